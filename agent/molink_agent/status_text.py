@@ -33,6 +33,18 @@ class LentDevice(TypedDict):
     total_bytes: int
 
 
+class HostCachePart(TypedDict):
+    """Main memory of a stage for cached KV."""
+
+    taken_bytes: int
+    """Bytes that it has taken when it loaded."""
+    room_bytes: int
+    """Bytes of these that it may use now."""
+    held_bytes: int
+    why_less: str
+    """Why it is not more; empty: it is all."""
+
+
 class DeviceStatus(TypedDict):
     """Status of one device, and of the node as which it serves."""
 
@@ -54,6 +66,8 @@ class DeviceStatus(TypedDict):
     """Why the device is of no use; empty: it is of some."""
     paths: dict[str, str]
     """Path of each link that the ring needs: "direct" or "relay"."""
+    host_cache: HostCachePart | None
+    """None: it takes none, or serves nothing."""
     kv_tokens_used: int
     busy_share: float
     swap_fallback: str | None
@@ -237,6 +251,10 @@ def _device_lines(device: DeviceStatus, margin: str) -> Iterator[str]:
         for part in device["lends"]
     )
     yield f"{margin}lends:   {lent or 'nothing yet'}"
+    if (cache := device.get("host_cache")) is not None:
+        room, held = gb_text(cache["room_bytes"]), gb_text(cache["held_bytes"])
+        why = f"; {cache['why_less']}" if cache["why_less"] else ""
+        yield f"{margin}cache:   {held} of main memory, {room} at most{why}"
 
 
 def _limits(limits: Mapping[str, Any]) -> str:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from molink.config.parsers import AUTO, NONE, REASONING_PARSERS, TOOL_PARSERS
-from molink.config.setting import AUTO_OR_COUNT, GIGABYTES, check_settings, setting
+from molink.config.setting import (
+    AUTO_OR_COUNT,
+    AUTO_OR_GIGABYTES,
+    GIGABYTES,
+    check_settings,
+    setting,
+)
 from molink.config.toml_tables import ABOVE_0
 from molink.errors import UserError
 from molink.printable import is_printable
@@ -292,12 +298,13 @@ class GoalSettings:
 class CacheSettings:
     """Room for cached KV beside the devices' memory, of all stages of this PC together."""
 
-    cache_ram_bytes: int = setting(
-        "--cache-ram-gb X",
-        0,
-        "Memory of the PC, all stages together, for cached KV that a device has no room for.",
+    cache_ram_bytes: int | None = setting(
+        "--cache-ram-gb auto|X",
+        None,
+        "Memory of the PC, all stages together, for cached KV that a device has no room for; "
+        "auto takes a part of what is idle when they load.",
         within=(0, CACHE_BYTES_MAX),
-        typed=GIGABYTES,
+        typed=AUTO_OR_GIGABYTES,
     )
     cache_disk_bytes: int = setting(
         "--cache-disk-gb X",

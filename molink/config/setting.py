@@ -40,6 +40,14 @@ def _auto_or_count(typed: str) -> int | None:
         raise ValueError(f"takes auto or a whole number, got {typed!r}") from None
 
 
+def _auto_or_bytes(typed: str) -> int | None:
+    try:
+        size_gb = None if typed == "auto" else float(typed)
+    except ValueError:
+        raise ValueError(f"takes auto or a size in GB, got {typed!r}") from None
+    return None if size_gb is None else _bytes_of(size_gb)
+
+
 def _bytes_of(size_gb: float) -> int:
     if not math.isfinite(size_gb):
         raise ValueError(f"takes a size in GB, got {size_gb:g}")
@@ -49,6 +57,7 @@ def _bytes_of(size_gb: float) -> int:
 AUTO_OR_COUNT = Typed(str, _auto_or_count, lambda count: "auto" if count is None else count)
 GIGABYTES = Typed(float, _bytes_of, lambda size: size / GB)
 """Sizes are typed in GB, and are bytes from there on."""
+AUTO_OR_GIGABYTES = Typed(str, _auto_or_bytes, lambda size: "auto" if size is None else size / GB)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The engine of a stage's process: the device's layers behind the eight methods of a stage.
+"""The engine of a stage's process: the device's layers behind the nine methods of a stage.
 
 What passes the seam are numpy's rows and bytes of blocks, which are torch's memory seen in another
 way: nothing is copied for it. A full device, one that swaps, layers taken from a lost neighbour and
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from molink.checkpoint.description import ModelDescription
-from molink.engine.device.devices import host_is_short
+from molink.engine.device.devices import free_memory_bytes, host_is_short
 from molink.engine.device.elements import elements_of, tensor_of
 from molink.engine.device.memory_limit import limit_memory
 from molink.engine.loading import load_stage
@@ -35,6 +35,7 @@ from molink.engine_protocol.values import (
     StepInputs,
     StepResult,
 )
+from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.changes import OutwardChange
@@ -99,8 +100,11 @@ class LocalEngine:
         self.executor.release(release)
 
     def rows_kept(self, resume: Resume, computed: dict[int, int], has_rows: HasRows) -> RowsKept:
-        """Go on in the ring's next epoch with KV of the rows that `resume` lists."""
+        """Go on in the ring's next epoch with KV of the rows that `resume` lists. What a lender has
+        taken with it is not there, whatever was computed."""
         stage, parts = self.executor, parts_of(self.executor)
+        lost = frozenset[int]().union(*(part.kv.lost_requests() for part in parts))
+        computed = {one: tokens for one, tokens in computed.items() if one not in lost}
         missing, keeps = goes_on(stage, resume, computed, has_rows)
         held = frozenset[int]().union(*(part.kv.holders() for part in parts))
         for part in parts:
@@ -116,6 +120,14 @@ class LocalEngine:
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""
         return self._blocks.blocks_in(numbers)
+
+    def hold(self, blocks: int) -> None:
+        """Have places for so many KV blocks; the memory of free ones goes back to the PC."""
+        for part in parts_of(self.executor):
+            is_less = blocks < part.kv.blocks_total
+            part.kv.resize(blocks)
+            if is_less and not part.moving.any_leaves:
+                part.kv_memory.give_back(part.kv.free_runs())
 
     def report(self, *, watched: bool) -> EngineReport:
         """What it holds; memory that nothing is in goes back to a PC that is short of it."""
@@ -138,8 +150,7 @@ class LocalEngine:
         left_bytes = load.memory_bytes
         if left_bytes is not None:
             held_bytes = sum(map(_held_bytes, beside))
-            ram_bytes = load.cache_room.ram_bytes if load.cache_room is not None else 0
-            mapped_bytes = _weights_bytes(load.model) + ram_bytes
+            mapped_bytes = _weights_bytes(load.model) + _cache_bytes(load.cache_room)
             limit_memory(load.work.device, left_bytes, mapped_bytes, held_bytes)
             left_bytes -= held_bytes
         return load_stage(
@@ -162,6 +173,13 @@ def _joined(inputs: StepInputs) -> torch.Tensor | None:
 def _held_bytes(part: StageExecutor) -> int:
     kv_bytes = part.kv.tokens_capacity * part.kv_token_bytes
     return part.weights_bytes + kv_bytes + part.windows.held_bytes
+
+
+def _cache_bytes(room: CacheRoom | None) -> int:
+    """Bytes of host memory that cached KV may take, at most."""
+    if room is None:
+        return 0
+    return free_memory_bytes() if room.ram_bytes is None else room.ram_bytes
 
 
 def _weights_bytes(directory: str) -> int:

@@ -1,4 +1,4 @@
-"""The seam between a stage and what computes its layers: an engine, behind eight methods.
+"""The seam between a stage and what computes its layers: an engine, behind nine methods.
 
 The stage owns links, the clock and the core's decisions; the engine owns the device, with weights,
 KV and states. What passes are plain values (`values`): a stage imports no torch, and whoever
@@ -127,6 +127,10 @@ class Engine(CachedBlocks, Protocol):
     ) -> RowsKept:
         """Go on in the ring's next epoch with KV of the rows that `resume` lists, and no more of
         each request. `computed` and `has_rows` as for `Resume.missing`."""
+
+    def hold(self, blocks: int) -> None:
+        """Have places for so many KV blocks from now on, no more than were prepared. Memory of
+        others, which nothing is in, goes back to the PC. Raises ValueError where more are held."""
 
     def report(self, *, watched: bool) -> EngineReport:
         """What it holds. To a PC that is short of memory it gives back what nothing is in.

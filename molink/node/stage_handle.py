@@ -30,6 +30,8 @@ from molink.stage_protocol.messages import (
     MovePath,
     PathMoved,
     SetAllowed,
+    SetCacheRam,
+    SetRoom,
     SetShadow,
     SetUploadCap,
     StageFailed,
@@ -143,6 +145,8 @@ class StageHandle:
     child: ChildProcess
     loaded: StageLoaded | None = None
     health: StageHealth | None = None
+    cache_ram_bytes: int | None = None
+    """What it was told last of host memory for cached KV; None: to hold all that it has taken."""
 
     @property
     def pid(self) -> int:
@@ -209,6 +213,16 @@ class StageHandle:
     def set_upload_cap(self, bytes_per_s: float | None) -> None:
         """Upload no more than this from now on; None: no cap."""
         self._send(SetUploadCap(bytes_per_s))
+
+    def set_room(self, kv_tokens: int) -> None:
+        """Offer its ring room for so many tokens of KV from now on."""
+        self._send(SetRoom(kv_tokens))
+
+    def set_cache_ram(self, lent_bytes: int | None) -> None:
+        """Hold no more cached KV in host memory than this from now on; None: all that was taken."""
+        if lent_bytes != self.cache_ram_bytes:
+            self.cache_ram_bytes = lent_bytes
+            self._send(SetCacheRam(lent_bytes))
 
     def hold_links(self) -> None:
         """Give no link up until it is told how its ring goes on."""

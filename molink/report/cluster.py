@@ -145,6 +145,8 @@ class RequestCounts:
 
     running: int
     waiting: int
+    without_room: int = 0
+    """Those of the waiting ones that may grow beyond the room that the ring has for KV now."""
 
 
 @dataclass(frozen=True, slots=True)

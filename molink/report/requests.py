@@ -113,6 +113,8 @@ class RequestReport:
     audited: str
     """How its audit is: pending, passed, failed or unfinished; empty: it was not chosen."""
     attempts: tuple[AttemptReport, ...]
+    waits_for: str = ""
+    """Sentence that says for which room it waits; empty: for none but its turn."""
 
     @property
     def key(self) -> tuple[str, int]:

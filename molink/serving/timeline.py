@@ -105,6 +105,8 @@ class RequestTimeline:
     """How its audit is: "pending", "passed", "failed" or "unfinished"; empty: it was not chosen for
     one."""
 
+    waits_for: str = ""
+    """Sentence that says for which room it waits; empty: for none but its turn."""
     cached_tokens: int = 0
     """Tokens of the prompt that the first ring to answer had cached."""
     forecast_ttft_s: float | None = None
@@ -281,6 +283,7 @@ class RequestTimeline:
             error=self.error,
             audited=self.audited,
             attempts=tuple(self._attempt(attempt) for attempt in self.attempts),
+            waits_for=self.waits_for if self.finished_at is None else "",
         )
 
     def _attempt(self, attempt: RingAttempt) -> AttemptReport:

@@ -1,9 +1,12 @@
 """State that a stage keeps when it enters an epoch of its ring."""
 
-from typing import assert_never
+from typing import Protocol, assert_never
 
+from molink.engine_protocol.values import Prepared, RowsKept
 from molink.stage_protocol.messages import EnterRing, FollowRing, JoinRing
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.resume import Resume
+from molink_scheduler.stage.core import StageCore, WorkSource
 
 
 def resume_of(command: EnterRing) -> Resume:
@@ -15,3 +18,17 @@ def resume_of(command: EnterRing) -> Resume:
             return Resume()
         case _:
             assert_never(command)
+
+
+class NewCore(Protocol):
+    """Maker of the core with which a stage goes on; `joining.new_core` explains it."""
+
+    def __call__(
+        self,
+        layers: Prepared,
+        join: EnterRing,
+        room: StageRoom,
+        kept: RowsKept,
+        before: WorkSource | None,
+    ) -> StageCore:
+        """The core; `before`: the source of work of the epoch before, if its cache stays."""

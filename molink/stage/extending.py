@@ -17,12 +17,11 @@ from molink.stage.links import StageLinks
 from molink.stage.sent_log import SentLog
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
-    EnterRing,
     Fact,
     LoadProgressed,
     LoadStage,
     StageLoaded,
-    Steering,
+    Steered,
 )
 from molink_scheduler.kv.tiers import CacheTiers
 
@@ -49,7 +48,7 @@ class Extender:
     engine: Engine
     cache: StageCache
     report: Callable[[Fact], None]
-    steer: Callable[[Callable[[Steering | EnterRing | LoadStage], None]], None]
+    steer: Callable[[Steered], None]
 
     def __call__(
         self, present: StageWorkings, computed: dict[int, int], load: LoadStage
@@ -70,7 +69,7 @@ class Extender:
         if layers.is_head and not present.layers.is_head:
             name = f"layers {layers.layers.start}-{layers.layers.stop}"
             links = StageLinks.bind(name, load.address, True, self.report, load.keys)
-            self.steer(links.handle)
+            self.steer(self.cache.host.steered(links.handle))
             more = replace(more, links=links)
         if layers.is_tail and not present.layers.is_tail:
             more = replace(more, end_rules=EndRules(layers.tokenizer))

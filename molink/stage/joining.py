@@ -13,6 +13,7 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.block_table import BlockTable
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
@@ -27,18 +28,22 @@ NOTHING_KEPT = RowsKept((), frozenset(), frozenset(), chains_stay=False)
 def new_core(
     layers: Prepared,
     join: EnterRing,
+    room: StageRoom,
     kept: RowsKept = NOTHING_KEPT,
     before: WorkSource | None = None,
 ) -> StageCore:
-    """Decision maker of a stage from the moment at which it joins, with what it has `kept`.
+    """Decision maker of a stage from the moment at which it joins, with what it has `kept`. It
+    counts with the stage's `room`, which outlives it.
     `before`: the source of work of the ring's epoch before, if what was cached may stay."""
     resume = resume_of(join).without(kept.missing)
-    return StageCore(_source(layers, join, resume, kept, before), layers.is_tail, resume)
+    source = _source(layers, join, room, resume, kept, before)
+    return StageCore(source, layers.is_tail, resume)
 
 
 def _source(
     layers: Prepared,
     join: EnterRing,
+    room: StageRoom,
     resume: Resume,
     kept: RowsKept,
     before: WorkSource | None,
@@ -48,10 +53,11 @@ def _source(
         row_bytes += TOKEN_ID.itemsize * layers.takes_token_ids
         settings = HeadSettings(join.ring, row_bytes, limits=layers.limits)
         cache = before.book.cache if isinstance(before, HeadScheduler) else None
-        return HeadScheduler(settings, KeptRequests(resume, frozenset(kept.missing)), cache)
-    ledger = KvLedger(layers.kv_blocks, layers.loaded.state_slots)
+        requests = KeptRequests(resume, frozenset(kept.missing))
+        return HeadScheduler(settings, requests, cache, room)
+    ledger = KvLedger(room.blocks, layers.loaded.state_slots)
     table = BlockTable.of(ledger, join.ring.tiers)
-    book = StageBook.of(table, layers.limits, join.ring.state_snapshots)
+    book = StageBook.of(table, layers.limits, join.ring.state_snapshots, room)
     book.resume(resume, frozenset() if before is None else kept.cached)
     chosen = join.ring.span_tokens
     fed_max = fed_rows_max(chosen, passed_on=resume.next_fresh)

@@ -26,14 +26,16 @@ from molink.stage_protocol.messages import (
     FollowRing,
     HoldLinks,
     JoinRing,
+    LinkSteering,
     LoadStage,
+    LoopCommand,
     MovePath,
     OutgoingLink,
     PathMoved,
     SetAllowed,
+    SetRoom,
     SetShadow,
     SetUploadCap,
-    Steering,
 )
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.inbound import ArrivedMessage, InboundLink
@@ -168,7 +170,7 @@ class StageLinks:
         self._keys[name] = far_end[1]
         return link
 
-    def handle(self, command: Steering | EnterRing | LoadStage) -> None:
+    def handle(self, command: LinkSteering | LoopCommand) -> None:
         """Carry out a command about the links at once, from any thread."""
         match command:
             case SetAllowed(keys):
@@ -188,7 +190,7 @@ class StageLinks:
             case JoinRing(epoch=epoch) | FollowRing(epoch=epoch):
                 self._is_held, self._latest_epoch = False, epoch
                 self.wake()  # The loop carries it out.
-            case LoadStage():
+            case LoadStage() | SetRoom():
                 self.wake()  # The loop carries it out.
             case _:
                 assert_never(command)

@@ -12,14 +12,14 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from molink.engine_protocol.drawn import LateToken
 from molink.engine_protocol.engine import Engine
-from molink.engine_protocol.values import Prepared, RowsKept, StepInputs, StepResult
+from molink.engine_protocol.values import Prepared, StepInputs, StepResult
 from molink.errors import FrameError
 from molink.stage.cache.stage_cache import StageCache
-from molink.stage.entering import resume_of
+from molink.stage.entering import NewCore, resume_of
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extend, StageWorkings
 from molink.stage.health.health_reports import HealthReports
@@ -28,7 +28,15 @@ from molink.stage.packing import Packing
 from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
-from molink.stage_protocol.messages import EnterRing, Fact, LoadStage, StageReady
+from molink.stage_protocol.health import RoomOffer
+from molink.stage_protocol.messages import (
+    EnterRing,
+    Fact,
+    LoadStage,
+    LoopCommand,
+    SetRoom,
+    StageReady,
+)
 from molink.wire.elements import Elements, element_name
 from molink.wire.frames import (
     Activations,
@@ -36,19 +44,23 @@ from molink.wire.frames import (
     ChangeCache,
     Forget,
     Message,
+    SetCapacity,
 )
 from molink.wire.stage_events import REFUSALS, stage_event
 from molink_scheduler.batch import PREFILL, Batch, Release
 from molink_scheduler.events import (
     BatchArrived,
     BlocksRead,
+    BookOrder,
     Decision,
     KeepRows,
     Piece,
     Refuse,
     RefuseRequest,
+    RoomOffered,
     RunBatch,
     SendCacheChange,
+    SendCapacity,
     SendFetched,
     SendRelease,
     SendRows,
@@ -56,9 +68,9 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
+from molink_scheduler.kv.blocks import blocks_for
 from molink_scheduler.kv.changes import CacheChange
 from molink_scheduler.recording.event_log import RecordedCore
-from molink_scheduler.stage.core import StageCore, WorkSource
 
 IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
@@ -69,19 +81,6 @@ LATE_WAIT_S = 0.002
 
 SHADOW_MESSAGES_MAX = 256
 """Messages that a shadow takes before it has computed them, a chunk of a link each: 16 MB."""
-
-
-class NewCore(Protocol):
-    """Maker of the core with which a stage goes on; `joining.new_core` explains it."""
-
-    def __call__(
-        self,
-        layers: Prepared,
-        join: EnterRing,
-        kept: RowsKept,
-        before: WorkSource | None,
-    ) -> StageCore:
-        """The core; `before`: the source of work of the epoch before, if its cache stays."""
 
 
 @dataclass(slots=True)
@@ -98,8 +97,8 @@ class StageLoop:
     events: EventFiles
     sent: SentLog
     shadowing: Shadowing
-    next_command: Callable[[], EnterRing | LoadStage | None]
-    """The next one about the ring's next epoch, if there is one."""
+    next_command: Callable[[], LoopCommand | None]
+    """The next one about the ring's next epoch, or about the stage's room, if there is one."""
     new_core: NewCore
     """Makes the core of the ring's next epoch."""
     extend: Extend
@@ -134,21 +133,35 @@ class StageLoop:
         finally:
             self.reports.end()
 
-    def _obey(self, command: EnterRing | LoadStage) -> None:
-        """Load layers and join the ring's next epoch, with nothing computed in between."""
-        while isinstance(command, LoadStage):
-            self._extend(command)
+    def _obey(self, command: LoopCommand) -> None:
+        """Offer the ring more or less room; or load layers and join the ring's next epoch, with
+        nothing computed in between."""
+        if isinstance(command, SetRoom):
+            self._offer(command)
+            return
+        while not isinstance(command, EnterRing):
+            if isinstance(command, LoadStage):
+                self._extend(command)
             while (following := self.next_command()) is None:
                 self.reports.moved()
                 self.links.wait(IDLE_WAIT_S)
             command = following
         self._go_on(command)
 
+    def _offer(self, wanted: SetRoom) -> None:
+        """Offer the ring as much room as is wanted and there are places for; what is to be given
+        back is, once the head has said that it counts with less."""
+        blocks = min(blocks_for(wanted.kv_tokens), self.layers.kv_blocks)
+        if blocks > self.core.core.source.room.blocks:
+            self.engine.hold(blocks)
+        self._receive(RoomOffered(blocks))
+
     def _extend(self, load: LoadStage) -> None:
         """Take a lost stage's layers beside those that it keeps."""
         core, recent = self.core.core, self.reports.recent
         present = StageWorkings(self.layers, self.links, self.sent, self.end_rules, recent)
         more = self.extend(present, core.source.computed_tokens(), load)
+        core.source.room.begin(more.layers.kv_blocks)
         self.layers, self.links, self.sent = more.layers, more.links, more.sent
         self.end_rules = more.end_rules
         self.shadowing = Shadowing(more.sent, more.links)
@@ -166,12 +179,13 @@ class StageLoop:
         log.go_on(resume.without(kept.missing))
         for waiting in (self._rows, self._token_ids, self._late):
             waiting.clear()
-        core = self.new_core(self.layers, command, kept, source if stays else None)
+        core = self.new_core(self.layers, command, source.room, kept, source if stays else None)
         self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
         self.reports.follow(core)
         if self.links.connect(command):
             offered = self.sent.offered(resume, kept) if stays else ()
-            self.report(StageReady(command.epoch, kept.missing, offered))
+            offer = RoomOffer.of(source.room)
+            self.report(StageReady(command.epoch, kept.missing, offered, offer))
 
     def _forget(self, release: Release) -> None:
         request_id, refused = release.request_id, self.packing.refused
@@ -243,16 +257,8 @@ class StageLoop:
                 case RunBatch():
                     self._compute(decision)
                     computed = True
-                case SendRelease(release):
-                    self._forget(release)
-                    if not self.core.is_tail and not self.links.is_shadow:
-                        self.links.send_next(Forget(release))
-                case SendCacheChange(change):
-                    self._change_cache(change)
-                    if not self.core.is_tail:
-                        self.links.send_next(ChangeCache(change))
-                case SendFetched(fetched):
-                    self.links.send_next(BlocksFetched(fetched))
+                case SendRelease() | SendCacheChange() | SendCapacity() | SendFetched():
+                    self._obey_book(decision)
                 case WaitUntil(at):
                     self._wait_until = at
                 case RefuseRequest(reason, request_id):
@@ -262,6 +268,26 @@ class StageLoop:
                 case _:
                     assert_never(decision)
         return computed
+
+    def _obey_book(self, order: BookOrder) -> None:
+        """Do here what the head's book orders, and let the next stage know."""
+        match order:
+            case SendRelease(release):
+                self._forget(release)
+                if not self.core.is_tail and not self.links.is_shadow:
+                    self.links.send_next(Forget(release))
+            case SendCacheChange(change):
+                self._change_cache(change)
+                if not self.core.is_tail:
+                    self.links.send_next(ChangeCache(change))
+            case SendCapacity(capacity, blocks):
+                self.engine.hold(blocks)
+                if not self.core.is_tail:
+                    self.links.send_next(SetCapacity(capacity))
+            case SendFetched(fetched):
+                self.links.send_next(BlocksFetched(fetched))
+            case _:
+                assert_never(order)
 
     def _compute(self, run: RunBatch) -> None:
         batch, make_room = run.batch, self.sent.log.shed

@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
@@ -42,12 +41,16 @@ from molink.stage_protocol.messages import (
     JoinRing,
     LoadProgressed,
     LoadStage,
+    LoopCommand,
     MovePath,
     OutgoingLink,
     SetAllowed,
+    SetCacheRam,
+    SetRoom,
     SetShadow,
     SetUploadCap,
     StageFailed,
+    Steered,
     Steering,
     decode_line,
     encode_line,
@@ -133,7 +136,8 @@ class SupervisorPipe:
         self._steering_lock = threading.Lock()
         self._early: dict[object, Steering] = {}
         self._next: list[LoadStage | EnterRing] = []
-        self._handle: Callable[[Steering | EnterRing | LoadStage], None] | None = None
+        self._rooms: deque[SetRoom] = deque(maxlen=1)
+        self._handle: Steered | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect_load(self) -> LoadStage:
@@ -148,15 +152,18 @@ class SupervisorPipe:
         assert isinstance(command, EnterRing), f"expected EnterRing, got {command}"
         return command
 
-    def next_command(self) -> EnterRing | LoadStage | None:
-        """The next command about the ring's next epoch; of an epoch to join only the last."""
+    def next_command(self) -> LoopCommand | None:
+        """The next command about the ring's next epoch, of an epoch to join only the last; or else
+        the last one about the stage's room."""
         while not self._queue.empty():
             if self._next and isinstance(self._next[-1], EnterRing):
                 self._next.pop()
             self._next.append(self._queue.get())
-        return self._next.pop(0) if self._next else None
+        if self._next:
+            return self._next.pop(0)
+        return self._rooms.popleft() if self._rooms else None
 
-    def steer(self, handle: Callable[[Steering | EnterRing | LoadStage], None]) -> None:
+    def steer(self, handle: Steered) -> None:
         """Call `handle` from now on with each command that steers a running stage, and when
         `next_command` has one."""
         with self._steering_lock:
@@ -191,7 +198,18 @@ class SupervisorPipe:
                 is_first = isinstance(command, JoinRing) and command.resume is None
                 if self._handle is not None and not is_first:
                     self._handle(command)
-            case SetAllowed() | MovePath() | SetUploadCap() | SetShadow() | HoldLinks() as steering:
+            case SetRoom() as command:
+                self._rooms.append(command)
+                if self._handle is not None:
+                    self._handle(command)
+            case (
+                SetAllowed()
+                | MovePath()
+                | SetUploadCap()
+                | SetCacheRam()
+                | SetShadow()
+                | HoldLinks() as steering
+            ):
                 self._take_steering(steering)
             case fact:
                 raise StageError(f"a supervisor sends commands, not {type(fact).__name__}")

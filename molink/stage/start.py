@@ -26,10 +26,12 @@ from molink.stage_protocol.messages import (
     EnterRing,
     Fact,
     LoadStage,
+    LoopCommand,
     StageReady,
-    Steering,
+    Steered,
 )
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 
 SWITCH_INTERVAL_S = 0.0005
@@ -45,8 +47,8 @@ def start_stage(
     load: LoadStage,
     report: Callable[[Fact], None],
     expect_join: Callable[[], EnterRing],
-    next_command: Callable[[], EnterRing | LoadStage | None],
-    steer: Callable[[Callable[[Steering | EnterRing | LoadStage], None]], None],
+    next_command: Callable[[], LoopCommand | None],
+    steer: Callable[[Steered], None],
     event_log: Path | None = None,
 ) -> StageLoop:
     """Load, report, wait for the ring, connect; the links are steered from when they listen. The
@@ -59,15 +61,15 @@ def start_stage(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys)
-    steer(links.handle)
     stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake)
+    steer(stage_cache.host.steered(links.handle))
     report(loaded_stage(layers, links, stage_cache.tiers))
     join = _joined(links, expect_join(), report)
-    core = new_core(layers, join)
+    core = new_core(layers, join, StageRoom(layers.kv_blocks))
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     sent = _sent_log(layers, join)
     shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)
-    working = core, engine, links, sent.packing
+    working, told = (core, engine, links, sent.packing), stage_cache.host.reporter(report)
     return StageLoop(
         core=RecordedCore.begin(core, events.events, time.monotonic()),
         engine=engine,
@@ -75,7 +77,7 @@ def start_stage(
         links=links,
         packing=sent.packing,
         end_rules=EndRules(layers.tokenizer),
-        reports=HealthReports(*working, report, recent, shadowing, with_head, join.ring.audited),
+        reports=HealthReports(*working, told, recent, shadowing, with_head, join.ring.audited),
         events=events,
         sent=sent,
         shadowing=shadowing,

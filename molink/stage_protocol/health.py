@@ -6,6 +6,8 @@ from typing import Annotated
 from annotated_types import Ge, MaxLen, Predicate
 
 from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgress
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.link.facts import LinkReport
 
 FIGURE_MAX = 2**53
@@ -23,6 +25,9 @@ PIECES_MAX = 64
 REFUSED_MAX, REASON_CHARS_MAX = 64, 200
 """Requests that a head has refused, in one report, and characters of the clause why: none is, as
 the coordinator checks them by the same rules first."""
+
+WITHOUT_ROOM_MAX = 64
+"""Requests in one report of a head for which there is no room now; of more the first are told."""
 
 SKETCHES_MAX, SKETCH_NUMBERS_MAX = 32, 2048
 """Prompts in one report where rings are audited, and numbers of them all together: 20 KB. One
@@ -61,6 +66,34 @@ class CacheTiersHealth:
     """Tokens that came back into the devices."""
     lost_tokens: int
     """Tokens that some stage could not read back in time: they were computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomOffer:
+    """Room for KV that a stage offers to its ring."""
+
+    number: int = 0
+    """Number of the offer among the stage's, which rises; 0: it offers all that it has loaded."""
+    kv_tokens: int = 0
+    """Tokens that it holds; of offer 0 it does not say."""
+
+    @classmethod
+    def of(cls, room: StageRoom) -> "RoomOffer":
+        """The last offer of a stage, if it made any."""
+        return cls(room.number, BLOCK_TOKENS * room.offered) if room.number else cls()
+
+
+@dataclass(frozen=True, slots=True)
+class HostCacheHealth:
+    """Host memory of a stage for cached KV."""
+
+    taken_bytes: int
+    """Bytes that it has taken when it loaded."""
+    room_bytes: int
+    """Bytes of these that may be used now."""
+    held_bytes: int
+    why_less: Annotated[str, MaxLen(300), Predicate(str.isprintable)] = ""
+    """Why it is not more, a clause; empty: all that is lent is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +153,16 @@ class StageHealth:
     """Tokens in blocks that the prefix cache holds, in use or not; None: an older version."""
     cache_tiers: CacheTiersHealth | None = None
     """Tiers of the cache, on a head whose ring has room below its devices' memory."""
+    host_cache: HostCacheHealth | None = None
+    """Host memory for cached KV; None: nothing is lent, or an older version."""
     recent_refused: Annotated[tuple[tuple[int, Why], ...], MaxLen(REFUSED_MAX)] = ()
     """Requests of the last seconds, on the head, that it cannot compute: the ring's number of each,
     and why."""
     rows_refused: int = 0
     """Requests since the start whose rows the previous stage sent as numbers that are not
     finite."""
+    offer: RoomOffer = field(default_factory=RoomOffer)
+    """The last room that it has offered to its ring."""
+    without_room: Annotated[tuple[int, ...], MaxLen(WITHOUT_ROOM_MAX)] = ()
+    """Requests that wait, on the head, until the ring has as much room for KV again as they may
+    need: the ring's number of each."""

@@ -7,7 +7,8 @@ that no stage outlives the process that started it. Tokens and tensors never pas
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen, Predicate
@@ -16,7 +17,7 @@ from molink.checkpoint.kv_format import KvDtype
 from molink.errors import FrameError
 from molink.json_object import JsonObject
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.health import FIGURE_MAX, StageHealth
+from molink.stage_protocol.health import FIGURE_MAX, RoomOffer, StageHealth
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.kinds import Kinds
 from molink.wire.schema import Inline, Rules, Schema
@@ -126,6 +127,15 @@ class SetUploadCap:
 
 
 @dataclass(frozen=True, slots=True)
+class SetCacheRam:
+    """Command: hold no more cached KV in host memory than this from now on, of what was taken when
+    the stage loaded."""
+
+    lent_bytes: Annotated[int, Ge(0)] | None
+    """Bytes; None: all that was taken."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetShadow:
     """Command: from now on send the next stage's shadow what the ring leaves time for."""
 
@@ -141,6 +151,14 @@ class SetShadow:
 class HoldLinks:
     """Command: give no link up until the next EnterRing. The ring has lost a stage, and it may take
     longer than a neighbour waits by itself until another one is in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetRoom:
+    """Command: offer the ring room for so many tokens of KV from now on, as far as there are places
+    for them. Fewer are given back once the ring's head counts with fewer."""
+
+    kv_tokens: Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +191,7 @@ class StageLoaded:
     kv_tokens_capacity: int
     weights_bytes: int
     state_slots: int | None = None
-    """Requests whose states it can keep at a time; None: its layers keep none."""
+    """Requests whose states or windows it can keep at a time; None: its layers keep none."""
     kv_dtype: KvDtype = "auto"
     attention_fallback: Reason | None = None
     """Why torch computes attention on a card in place of our kernel; None: it does not."""
@@ -208,6 +226,8 @@ class StageReady:
     """Requests of `JoinRing.resume` that this stage cannot go on with."""
     cached: Annotated[Positions, MaxLen(CACHE_RUNS_MAX)] = ()
     """Runs of cached blocks that may stay (`Resume.chains_stay`)."""
+    offer: RoomOffer = field(default_factory=RoomOffer)
+    """The last room that it has offered to its ring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +257,25 @@ class StageFailed:
     """Whether its device had no memory for what it was to hold, or for a step."""
 
 
-Steering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
-"""Commands that a stage takes at any time, and at once."""
+LinkSteering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
+"""Commands about links that a stage takes at any time, and at once."""
+
+Steering = LinkSteering | SetCacheRam
+"""All commands that a stage takes so."""
 
 EnterRing = JoinRing | FollowRing
 """Commands to take part in a ring's epoch."""
 
-Command = LoadStage | EnterRing | Steering
+LoopCommand = LoadStage | EnterRing | SetRoom
+"""Commands that a stage's loop takes between two steps; a running stage hears of them before."""
+
+LinkSteered = Callable[[LinkSteering | LoopCommand], None]
+"""Carries out what a running stage is told of its links."""
+
+Steered = Callable[[Steering | LoopCommand], None]
+"""Carries out all that a running stage is told."""
+
+Command = LoopCommand | Steering
 Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
 
 LINES: Kinds[Command | Fact] = Kinds(
@@ -251,9 +283,11 @@ LINES: Kinds[Command | Fact] = Kinds(
         "load_stage": LoadStage,
         "join_ring": JoinRing,
         "follow_ring": FollowRing,
+        "set_room": SetRoom,
         "set_allowed": SetAllowed,
         "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,
+        "set_cache_ram": SetCacheRam,
         "hold_links": HoldLinks,
         "move_path": MovePath,
         "load_progressed": LoadProgressed,

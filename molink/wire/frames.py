@@ -9,8 +9,8 @@ dozen small arrays.
 Every message between the processes of a ring, as plain values: one closed union. A link carries
 only what its sender has to say (`LinkRole`):
 
-    coordinator -> head    Submit, Cancel, SetCodec, ClearCache, ChangeCache
-    stage -> next stage    Activations, Forget, ChangeCache, BlocksFetched
+    coordinator -> head    Submit, Cancel, SetCodec, ClearCache, ChangeCache, SetCapacity
+    stage -> next stage    Activations, Forget, ChangeCache, SetCapacity, BlocksFetched
     tail -> head           Sampled, BlocksFetched
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
 
@@ -37,6 +37,7 @@ from molink.wire.headers import unpacked
 from molink.wire.kinds import Kinds
 from molink.wire.schema import TAIL, Rules, Schema
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
+from molink_scheduler.kv.capacity import RingCapacity
 from molink_scheduler.kv.changes import (
     CacheChange,
     DropBlocks,
@@ -118,6 +119,13 @@ class ChangeCache:
 
 
 @dataclass(frozen=True, slots=True)
+class SetCapacity:
+    """Capacity with which the head is to count, and does count where it goes down the ring."""
+
+    capacity: RingCapacity
+
+
+@dataclass(frozen=True, slots=True)
 class BlocksFetched:
     """Cached blocks are back on every stage so far."""
 
@@ -168,7 +176,7 @@ class Sampled:
     """Scores of prompts' tokens, where users asked for them; empty on the way to the head."""
 
 
-Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache
+Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache | SetCapacity
 Message = Order | Activations | Forget | BlocksFetched | Sampled
 
 HEADER_BYTES_MAX = 4 * 2**20
@@ -178,12 +186,13 @@ BUFFER_BYTES_MAX = 256 * 2**20
 """A span of 4,096 tokens of a 16,384-wide model in fp32."""
 
 SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC, CHANGE_CACHE = range(1, 8)
-FETCHED, CLEAR_CACHE = 8, 9
+FETCHED, CLEAR_CACHE, SET_CAPACITY = 8, 9, 10
 HEADERS_BYTES_MAX = {
     SUBMIT: HEADER_BYTES_MAX,
     ACTIVATIONS: HEADER_BYTES_MAX,  # The prompts of newcomers, where their sampling needs them.
     SAMPLED: 256 * 2**10,
     CHANGE_CACHE: 32 * 2**10,
+    SET_CAPACITY: 8 * 2**10,  # A number of each of the `STAGES_MAX` stages.
     **dict.fromkeys((CANCEL, FORGET, SET_CODEC, FETCHED, CLEAR_CACHE), 64),
 }
 """Most bytes of each kind of header. A batch of 4,096 rows that returns takes 130 KB, `SAMPLES_MAX`
@@ -206,7 +215,7 @@ RULES = Rules(arrays=True)
 
 _BATCH, _TENSOR = Schema(Batch, RULES), Schema(TensorHeader, RULES)
 _REQUEST, _RELEASE = Schema(Request, RULES), Schema(Release, RULES)
-_FETCHED = Schema(Fetched, RULES)
+_FETCHED, _CAPACITY = Schema(Fetched, RULES), Schema(RingCapacity, RULES)
 _CHANGE = Kinds[CacheChange](
     {
         "keep": KeepBlocks,
@@ -251,9 +260,12 @@ class LinkRole:
 
 
 FROM_COORDINATOR = LinkRole(
-    "the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC, CLEAR_CACHE, CHANGE_CACHE})
+    "the coordinator",
+    frozenset({SUBMIT, CANCEL, SET_CODEC, CLEAR_CACHE, CHANGE_CACHE, SET_CAPACITY}),
 )
-FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET, CHANGE_CACHE, FETCHED}))
+FROM_STAGE = LinkRole(
+    "the previous stage", frozenset({ACTIVATIONS, FORGET, CHANGE_CACHE, SET_CAPACITY, FETCHED})
+)
 FROM_TAIL = LinkRole("the ring's last stage", frozenset({SAMPLED, FETCHED}))
 ANYBODY = LinkRole("a peer", frozenset(HEADERS_BYTES_MAX))
 
@@ -318,6 +330,8 @@ def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:
             return FORGET, _RELEASE.write(release), []
         case ChangeCache(change):
             return CHANGE_CACHE, _CHANGE.write(change), []
+        case SetCapacity(capacity):
+            return SET_CAPACITY, _CAPACITY.write(capacity), []
         case BlocksFetched(fetched):
             return FETCHED, _FETCHED.write(fetched), []
         case _:
@@ -360,6 +374,7 @@ _DECODERS: dict[int, Callable[[Any], Message]] = {
     CANCEL: _CANCEL.read,
     FORGET: lambda fields: Forget(_RELEASE.read(fields)),
     CHANGE_CACHE: lambda fields: ChangeCache(_CHANGE.read(*_kind(fields))),
+    SET_CAPACITY: lambda fields: SetCapacity(_CAPACITY.read(fields)),
     FETCHED: lambda fields: BlocksFetched(_FETCHED.read(fields)),
     SAMPLED: _SAMPLED.read,
     SET_CODEC: _SET_CODEC.read,

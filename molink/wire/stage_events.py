@@ -31,6 +31,8 @@ def stage_event(message: Plain) -> events.StageEvent:
             return events.ReleaseArrived(release)
         case frames.ChangeCache(change):
             return events.CacheChanged(change)
+        case frames.SetCapacity(capacity):
+            return events.CapacityChosen(capacity)
         case frames.BlocksFetched(fetched):
             return events.FetchArrived(fetched)
         case frames.Submit(request):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv.capacity import RingCapacity
 from molink_scheduler.kv.changes import CacheChange, Fetched
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
@@ -19,6 +20,7 @@ __all__ = [
     "BookOrder",
     "CacheChanged",
     "CacheCleared",
+    "CapacityChosen",
     "CodecChosen",
     "Decision",
     "FetchArrived",
@@ -30,9 +32,11 @@ __all__ = [
     "ReleaseArrived",
     "RequestCancelled",
     "RequestSubmitted",
+    "RoomOffered",
     "RunBatch",
     "SampledToken",
     "SendCacheChange",
+    "SendCapacity",
     "SendFetched",
     "SendRelease",
     "SendRows",
@@ -66,6 +70,21 @@ class CodecChosen:
 @dataclass(frozen=True, slots=True)
 class CacheCleared:
     """Fact: the operator wants no cached block to be found again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityChosen:
+    """Fact: the ring counts with this capacity from now on; on the head by the coordinator, behind
+    it by the stage before."""
+
+    capacity: RingCapacity
+
+
+@dataclass(frozen=True, slots=True)
+class RoomOffered:
+    """Fact: the stage offers so many blocks to its ring from now on; it has places for them."""
+
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +153,17 @@ class BlocksRead:
 HeadEvent = (
     RequestSubmitted | RequestCancelled | CodecChosen | CacheCleared | BatchReturned | FetchArrived
 )
-"""Events that the coordinator and the tail send to the head."""
+"""Events that the coordinator and the tail send to the head alone."""
 
-StageEvent = HeadEvent | BatchArrived | ReleaseArrived | CacheChanged | BlocksRead
+StageEvent = (
+    HeadEvent
+    | BatchArrived
+    | ReleaseArrived
+    | CacheChanged
+    | CapacityChosen
+    | BlocksRead
+    | RoomOffered
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +178,16 @@ class SendCacheChange:
     """Decision: change the cache here, and let the next stage know."""
 
     change: CacheChange
+
+
+@dataclass(frozen=True, slots=True)
+class SendCapacity:
+    """Decision: keep places for so many blocks and give others back, and let the next stage know
+    with which capacity the head counts from here on."""
+
+    capacity: RingCapacity
+    """What the next stage is told."""
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +259,7 @@ class SendTokens(NamedTuple):
     batch: Batch
 
 
-BookOrder = SendRelease | SendCacheChange | SendFetched
+BookOrder = SendRelease | SendCacheChange | SendCapacity | SendFetched
 """Orders of the head's book to all stages about their KV, and the answers of stages."""
 
 Decision = RunBatch | WaitUntil | BookOrder | Refuse

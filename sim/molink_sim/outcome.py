@@ -1,5 +1,6 @@
 """Outcome of a simulation: every request's tokens in time, and how busy stages and links were."""
 
+import math
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import BatchClass
@@ -25,6 +26,15 @@ class RequestOutcome:
     """Whether it ended with an error: its ring was lost, or none was there to take it."""
     losses: int = 0
     """Losses of a stage after which its ring has gone on, or ended."""
+    cached_tokens: int = 0
+    """Tokens of its prompt that were cached when it began, on the ring that began it last."""
+    session: int | None = None
+    """Number of the session that it is a turn of."""
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to its first token; infinite while there is none."""
+        return self.token_times_s[0] - self.arrived_s if self.token_times_s else math.inf
 
 
 @dataclass(frozen=True, slots=True)

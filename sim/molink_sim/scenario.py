@@ -8,8 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from molink.workload.sessions import AgentSession
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import REPLAY_LOG_BYTES
+from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.routing.admission import NO_TARGETS, AdmissionPolicy, Targets
+from molink_scheduler.routing.ring_choice import Routing
 
 __all__ = [
     "DETECT_S",
@@ -17,6 +21,7 @@ __all__ = [
     "AcksCut",
     "ConnectionReset",
     "DuplicatedMessages",
+    "EntrySpec",
     "FaultSpec",
     "HostSuspended",
     "LateMessages",
@@ -50,6 +55,10 @@ class RequestArrival:
     at_s: float
     input_tokens: int
     output_tokens: int
+    prompt: bytes = b""
+    """Its tokens, packed; empty: they have no content, and nobody begins with what others have."""
+    session: int | None = None
+    """Number of the session that it is the next turn of; None: it is a request by itself."""
 
 
 class StepCost(Protocol):
@@ -104,6 +113,8 @@ class StageSpec:
     """Rows that it keeps for a stage behind it that is replaced."""
     state_slots: int | None = None
     """Requests whose states it holds at a time; None: its layers keep none."""
+    tiers: CacheTiers = field(default_factory=CacheTiers)
+    """Room for cached KV below the device's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +172,19 @@ class SystemSpec:
     """Whether a request's prefill and the decode of its micro-batch share one step of the ring."""
     survivors_stay: bool = True
     """Whether a ring that loses a stage goes on; else its requests end with an error."""
+    prefix_cache: bool = False
+    """Whether prompts with content begin with what is cached of others."""
+    fifo_prompts: bool = False
+    """Whether prompts are computed in the order in which they come."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySpec:
+    """How the coordinator chooses a ring, and whom it refuses."""
+
+    routing: Routing = Routing.LOAD
+    admission: AdmissionPolicy = AdmissionPolicy.ACCEPT
+    targets: Targets = NO_TARGETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +274,10 @@ class Scenario:
     rings: tuple[RingSpec, ...]
     arrivals: Sequence[RequestArrival]
     system: SystemSpec = field(default_factory=SystemSpec)
+    entry: EntrySpec = field(default_factory=EntrySpec)
+    sessions: Sequence[AgentSession] = ()
+    """Sessions that are replayed beside the arrivals."""
+    sessions_at_once: int = 1
     duration_s: float = 1800.0
     """Requests arrive until then."""
     warmup_s: float = 0.0

@@ -159,7 +159,8 @@ def _check_times(scenario: Scenario) -> None:
 
 
 def _check_arrivals(scenario: Scenario) -> None:
-    _check(bool(scenario.arrivals), "Nobody asks for anything: raise the rate or the duration.")
+    asked = bool(scenario.arrivals or scenario.sessions)
+    _check(asked, "Nobody asks for anything: raise the rate or the duration.")
     before = RequestArrival(0.0, 1, 1)
     for arrival in scenario.arrivals:
         _check(
@@ -171,6 +172,7 @@ def _check_arrivals(scenario: Scenario) -> None:
             f"The request at {arrival.at_s:g} s needs at least one token in and one out.",
         )
         before = arrival
+    _check(scenario.sessions_at_once >= 1, "At least one session is replayed at a time.")
 
 
 def _check_delay(name: str, seconds: float) -> None:

@@ -8,17 +8,23 @@ Deterministic: all that is random comes from the scenario's seed.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from random import Random
 from typing import Protocol
 
+from molink_scheduler.batch import Admission
 from molink_scheduler.events import SampledToken
+from molink_scheduler.prompt_order import OWN_WORK_TIMES, PromptOrder
 from molink_scheduler.resume import Positions, Resume
+from molink_scheduler.routing.admission import RingAdmission
 from molink_sim.clock import Clock
 from molink_sim.faults import cut_links, disturb, disturb_link, disturb_stage, slowed
 from molink_sim.network.link import Sent
 from molink_sim.outcome import Activity, BusyTimes, LinkOutcome, Outcome, StageOutcome
 from molink_sim.ring.build import Ring, RingMaker
 from molink_sim.ring.coordinator import Coordinator, RingEndpoint
+from molink_sim.ring.outlook import RingOutlook, outlook_of
 from molink_sim.ring.recovery import RingLosses
+from molink_sim.ring.session_replay import SessionReplay
 from molink_sim.ring.taken_layers import RingNode, stage_of
 from molink_sim.scenario import HostSuspended, NodeLoss, RingSpec, Scenario
 from molink_sim.scenario_check import check_scenario
@@ -94,12 +100,21 @@ class World:
             self._timeline = []
         losses = [one for one in scenario.faults if isinstance(one, NodeLoss | HostSuspended)]
         keeps_rows = bool(losses) and scenario.system.survivors_stay
-        maker = RingMaker(self.clock, scenario.system, scenario.seed, self._usage, keeps_rows)
+        maker = RingMaker(
+            self.clock, scenario.system, scenario.seed, self._usage, keeps_rows, self._admitted
+        )
         self._maker, self._specs = maker, cut_links(scenario.rings, scenario.faults)
         self.rings = [self.start(number, 0) for number in range(len(self._specs))]
         endpoints = [self._endpoint(ring) for ring in self.rings]
         arrivals = [arrival for arrival in scenario.arrivals if arrival.at_s < scenario.duration_s]
-        self.coordinator = Coordinator(self.clock, endpoints, arrivals)
+        self.coordinator = Coordinator(
+            self.clock,
+            endpoints,
+            arrivals,
+            scenario.entry,
+            SessionReplay(scenario.sessions, scenario.sessions_at_once),
+            Random(f"{scenario.seed} routing"),
+        )
         of_rings = [self._losses(number) for number in range(len(self._specs))]
         for fault in losses:
             of_rings[fault.ring].plan(fault)
@@ -183,7 +198,18 @@ class World:
             tokens_max=ring.tokens_max,
             keeps_states=any(stage.state_slots is not None for stage in ring.spec.stages),
             survivors_stay=self.scenario.system.survivors_stay,
+            outlook=self._outlook(ring),
+            admission=RingAdmission(self.scenario.entry.admission),
         )
+
+    def _outlook(self, ring: Ring) -> RingOutlook:
+        """What the coordinator knows of a ring at rest."""
+        system = self.scenario.system
+        order = PromptOrder(0 if system.fifo_prompts else OWN_WORK_TIMES)
+        return outlook_of(ring.spec, ring.tokens_max if system.prefix_cache else 0, order)
+
+    def _admitted(self, admissions: tuple[Admission, ...]) -> None:
+        self.coordinator.admitted(admissions)
 
     def _losses(self, number: int) -> RingLosses:
         scenario = self.scenario

@@ -1,6 +1,9 @@
 """What an owner is news while the agent runs."""
 
-from molink_agent.status_text import StatusNews, now_sentence
+import pytest
+
+from molink_agent.status_text import StatusNews, now_sentence, status_lines
+from molink_scheduler.units import GB
 
 STATUS = {
     "cluster": "http://a:1",
@@ -74,6 +77,25 @@ def test_progress_is_shown_where_there_is_some():
     assert now_sentence(loading("loaded")) == "loading: layers 0 to 3 of demo"
     serving = now_sentence(status(state="serving", busy_share=0.5, **HOLDS))
     assert serving == "serving: layers 0 to 3 of demo, on cpu, busy 50% of the time"
+
+
+@pytest.mark.parametrize(
+    ("why", "line"),
+    [
+        ("", "cache:   0.4 GB of main memory, 3.0 GB at most"),
+        (
+            "others need the memory",
+            "cache:   0.4 GB of main memory, 3.0 GB at most; others need the memory",
+        ),
+    ],
+)
+def test_main_memory_for_cached_kv_is_shown_and_why_it_is_not_more(why, line):
+    cache = {"taken_bytes": 8 * GB, "room_bytes": 3 * GB, "held_bytes": 4 * GB // 10}
+    parts = {"paths": {}, "lends": [], "limits": {}, "id": "a", "name": "attic"}
+    device = status(**parts, host_cache=cache | {"why_less": why})
+    assert line in [*status_lines(device | {"devices": [device]})]
+    device = status(**parts)
+    assert not any("cache" in one for one in status_lines(device | {"devices": [device]}))
 
 
 def test_of_several_devices_each_is_told_by_its_name():

@@ -107,6 +107,10 @@ OPTIONS = {
         "--jitter-ms --loss --upload-mbps --rate --duration-s --warmup-s --drain-s --trace --seed "
         "--wire --micro-batches --span-tokens --kv-tokens --link-model --json --page"
     ),
+    "sim sessions": (
+        "--quiet --sessions --concurrency --rings --model --gpu --stages --bandwidth-mbps "
+        "--latency-ms --kv-tokens --host-gb --routing --seed --json"
+    ),
     "sim swarm": "--quiet --seeds --first-seed --faults --json",
 }
 """Frozen: scripts rely on these. An option may be added here with a line in CHANGELOG.md. Types and

@@ -33,6 +33,7 @@ def test_what_cannot_be_is_refused_by_name(command, options, says):
         ("65536.5", "--cache-ram-gb must be 0 to 65536, got 65536.5."),
         ("nan", "--cache-ram-gb takes a size in GB, got nan."),
         ("inf", "--cache-ram-gb takes a size in GB, got inf."),
+        ("much", "--cache-ram-gb takes auto or a size in GB, got 'much'."),
     ],
 )
 def test_a_size_that_cannot_be_is_refused_as_it_was_typed(size, says):
@@ -49,6 +50,9 @@ def test_sizes_are_typed_in_gb_and_are_bytes_from_there_on():
     typed = ["--cache-ram-gb", "0.5", "--cache-disk-gb", "20"]
     shown = CliRunner().invoke(command, typed).output
     assert "cache_ram_bytes=500000000, cache_disk_bytes=20000000000" in shown
+    for unsaid in ([], ["--cache-ram-gb", "auto"]):
+        shown = CliRunner().invoke(command, unsaid).output
+        assert "cache_ram_bytes=None, cache_disk_bytes=0" in shown
 
 
 @pytest.mark.parametrize(

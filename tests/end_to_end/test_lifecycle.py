@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.end_to_end.forked import stage
 from tests.end_to_end.forked.asking import fork_of
@@ -135,10 +136,12 @@ async def test_an_answer_goes_on_when_stages_die_or_hang_and_the_others_stay(too
         assert said.count("with the KV of 1 requests") == 3 and "Traceback" not in said
 
 
-async def test_chains_that_nobody_uses_are_hits_after_a_loss(tools, tiny_llama):
+@pytest.mark.parametrize("ram", ["0", "0.01"])
+async def test_chains_that_nobody_uses_are_hits_after_a_loss(tools, tiny_llama, ram):
     """The middle stage is killed between two turns of a chat: the next one begins with what was
     cached, and so does the one after it; no token is another one."""
-    with tools.serving(str(tiny_llama), "--nodes", "3", "--dtype", "float32") as server:
+    options = ("--nodes", "3", "--dtype", "float32", "--cache-ram-gb", ram)
+    with tools.serving(str(tiny_llama), *options) as server:
         prompt = [5 + place % 90 for place in range(100)]
         body = {"prompt_token_ids": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
         [expected] = tools.greedy_reference(tiny_llama, [prompt], 8)

@@ -167,6 +167,35 @@ def test_in_the_next_epoch_it_keeps_what_goes_on(tiny):
     assert engine.report(watched=False).kv_tokens_used == 16 + 2 * 32
 
 
+def test_what_lay_at_a_lost_lender_is_named_missing_and_offered_no_more(tiny):
+    """Two requests, each with a cached block; the blocks of the second are gone."""
+    engine = prepared(tiny[0], 0, 2)
+    for request_id in (1, 2):
+        engine.step(StepInputs(prompt(request_id), PROMPT), nothing, nothing)
+        engine.blocks_out(
+            KeepBlocks((KeptBlocks(request_id, 0, 70 + request_id, 1),)), copied=False
+        )
+    kv = engine.executor.kv
+    at_home, lent = (kv.table(one) for one in (1, 2))
+    assert max(at_home) < min(lent)
+    kv.lose(range(min(lent), max(lent) + 1))
+    tokens = len(PROMPT)
+    resume = Resume(((1, tokens), (2, tokens)), chains_stay=True)
+    kept = engine.rows_kept(resume, dict.fromkeys((1, 2), tokens), lambda *given: True)
+    assert (kept.missing, kept.gone, kept.cached) == ((2,), {2}, {71})
+
+
+def test_places_are_given_back_and_come_again(tiny):
+    engine = prepared(tiny[0], 0, 2)
+    blocks = engine.executor.kv.blocks_total
+    (one,) = (engine.step(StepInputs(prompt(1), PROMPT), nothing, nothing).rows_TD,)
+    engine.hold(3)
+    assert engine.executor.kv.blocks_total == 3
+    engine.hold(blocks)
+    (again,) = (engine.step(StepInputs(prompt(2), PROMPT), nothing, nothing).rows_TD,)
+    assert np.array_equal(one, again)
+
+
 def test_layers_taken_beside_others_are_fed_before_their_step(tiny):
     """What the rest of the ring computes is as if it had held all of them from the start."""
     directory, model = tiny

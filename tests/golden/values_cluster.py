@@ -33,6 +33,8 @@ from molink.serving.model_card import ModelCard
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.codec_choice import choose_codec
+from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.capacity import Offer
 from molink_scheduler.link.facts import LinkReport
 from tests.golden.codec import Codec
 from tests.golden.values_placement import forecast_of_two
@@ -48,6 +50,10 @@ class StageDouble:
     pid: int | None = None
     node: Node | None = None
     epoch: int = 7
+
+    @property
+    def offer(self) -> Offer:
+        return Offer(0, blocks_for(self.loaded.kv_tokens_capacity))
 
 
 TO_HEAD = LinkReport("head", 5, 700, 1, 2, 30, 40, 4096, 20.125, 60.12, 3.5, 70_000, False, 1)

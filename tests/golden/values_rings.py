@@ -25,7 +25,14 @@ from molink.coordinator.reports.ledger import LEDGER_FILE, Ledger
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.ring import JoinTerms
 from molink.coordinator.upkeep.ring_building import RingRoutes, build_ring
-from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
+from molink.stage_protocol.cache_room import CacheRoom
+from molink.stage_protocol.health import (
+    CacheTiersHealth,
+    HostCacheHealth,
+    PackingHealth,
+    RoomOffer,
+    StageHealth,
+)
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     FollowRing,
@@ -36,6 +43,8 @@ from molink.stage_protocol.messages import (
     MovePath,
     PathMoved,
     SetAllowed,
+    SetCacheRam,
+    SetRoom,
     SetShadow,
     SetUploadCap,
     StageFailed,
@@ -94,6 +103,7 @@ HEALTH = StageHealth(
     prefill_row_s=1e-05,
     links=(LINK, LINK),
     cache_tiers=CacheTiersHealth(2**31, 2**40, 160, 16),
+    host_cache=HostCacheHealth(2**33, 2**32, 2**31, "others need the memory: 1.0 GB are free"),
 )
 HEALTH_OF_A_MIDDLE_STAGE = StageHealth(
     kv_tokens_used=0,
@@ -135,6 +145,13 @@ def load_stage():
 @LINES.value
 def load_stage_by_itself():
     return LoadStage("org/model", StageWork((3, 4), "auto", "auto"), "127.0.0.1")
+
+
+@LINES.value
+def load_stage_that_takes_what_is_idle_for_its_cache():
+    room = CacheRoom(None, 2**34, "/data/kv-cache", stages=3)
+    work = StageWork((0, 1), "cpu", "float32")
+    return LoadStage("m", work, "127.0.0.1", cache_room=room)
 
 
 @LINES.value
@@ -194,7 +211,10 @@ LINES.add(
     set_allowed_nobody=lambda: SetAllowed(()),
     set_upload_cap=lambda: SetUploadCap(12_500.5),
     set_upload_cap_none=lambda: SetUploadCap(None),
+    set_cache_ram=lambda: SetCacheRam(1_500_000_000),
+    set_cache_ram_none=lambda: SetCacheRam(None),
     hold_links=HoldLinks,
+    set_room=lambda: SetRoom(320),
     move_path_next=lambda: MovePath("next", "tcp://10.0.0.2:7000"),
     move_path_coordinator=lambda: MovePath("coordinator", "tcp://[::1]:1"),
     move_path_to_the_relay=lambda: MovePath("next", "tcp://127.0.0.1:7000", relayed=True),
@@ -202,6 +222,7 @@ LINES.add(
     stage_loaded_head=lambda: StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40),
     stage_loaded=lambda: StageLoaded(65_535, None, "cpu", "float32", 64, 0),
     stage_ready=StageReady,
+    stage_ready_with_less_room=lambda: StageReady(3, offer=RoomOffer(2, 320)),
     stage_ready_without_some=lambda: StageReady(3, (7, 2**40)),
     path_moved=lambda: PathMoved("next", "tcp://10.0.0.2:7000", True, ""),
     path_not_moved=lambda: PathMoved("coordinator", "tcp://h:1", False, "nobody answers – yet"),

@@ -26,6 +26,7 @@ from molink.wire.frames import (
     Forget,
     PromptScore,
     Sampled,
+    SetCapacity,
     SetCodec,
     Submit,
     TokenSample,
@@ -33,6 +34,7 @@ from molink.wire.frames import (
     encode_message,
 )
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv.capacity import RingCapacity
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 from molink_scheduler.token_ids import token_bytes
@@ -94,6 +96,11 @@ def cancel():
 @FRAMES.value
 def forget():
     return Forget(Release(12)), 4
+
+
+@FRAMES.value
+def set_capacity():
+    return SetCapacity(RingCapacity(2**40, (0, 3, 2**32))), 5
 
 
 @FRAMES.value

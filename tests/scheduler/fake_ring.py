@@ -14,6 +14,7 @@ from molink_scheduler.events import (
     BlocksRead,
     CacheChanged,
     CacheCleared,
+    CapacityChosen,
     Decision,
     FetchArrived,
     Refuse,
@@ -23,6 +24,7 @@ from molink_scheduler.events import (
     RunBatch,
     SampledToken,
     SendCacheChange,
+    SendCapacity,
     SendFetched,
     SendRelease,
     SendRows,
@@ -159,6 +161,8 @@ class FakeRing:
                     self.change_cache(index, change)
                     if index + 1 < self.stage_count:
                         self.send(index, BatchClass.DECODE, CacheChanged(change))
+                case SendCapacity():
+                    self.give_back(index, decision)
                 case SendFetched(fetched):
                     self.send_fetched(index, FetchArrived(fetched))
                 case RunBatch():
@@ -184,6 +188,11 @@ class FakeRing:
             at = self.now + self.random.uniform(0.0, self.read_s)
             if index not in self.silent:
                 self.push(at, lambda: self.receive(index, read))
+
+    def give_back(self, index: int, word: SendCapacity) -> None:
+        self.stages[index].kv.resize(word.blocks)  # Raises ValueError where more are held.
+        if index + 1 < self.stage_count:
+            self.send(index, BatchClass.DECODE, CapacityChosen(word.capacity))
 
     def send_fetched(self, index: int, event: FetchArrived) -> None:
         if index + 1 < self.stage_count:

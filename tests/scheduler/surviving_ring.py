@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from molink_scheduler.events import CacheChanged, RequestCancelled
 from molink_scheduler.kv.changes import RetainBlocks
-from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.recovery.events import (
     Event,
     FillerFound,
@@ -71,7 +70,7 @@ class SurvivingRing(ToyRing):
 
     @property
     def room(self) -> Room:
-        return Room(self.kv_tokens, self.slots, tiers=self.tiers or CacheTiers())
+        return Room(self.kv_tokens, self.slots)
 
     # -- losses ----------------------------------------------------------------------------------
 
@@ -178,7 +177,7 @@ class SurvivingRing(ToyRing):
 
     def enter(self, attempt: int, stage: ToyStage, resume: Resume) -> PlaceReady:
         """A stage enters the epoch; with what it cannot go on, and what it has cached."""
-        computed = stage.core.source.computed_tokens()
+        computed = stage.computed_tokens()
         missing = stage.layers.go_on(resume, computed, stage.log.has)
         resume = resume.without(missing)
         is_extended = len(stage.layers.parts()) > 1
@@ -191,6 +190,7 @@ class SurvivingRing(ToyRing):
             stage.release(request_id)
         stage.log.go_on(resume)
         for part in stage.layers.parts():
+            part.away.clear()
             if not resume.chains_stay:
                 part.cached.clear()
         stage.layers.keep(resume)

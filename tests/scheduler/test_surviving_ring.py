@@ -190,9 +190,31 @@ def test_no_token_changes_when_survivors_keep_their_chains(seed):
     assert rows_again(ring) == 0
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_token_changes_when_survivors_with_tiers_keep_their_chains(seed):
+    """Chains leave the device and come back before, while and after stages are lost, and hosts
+    lose what they hold, and take nothing for a while."""
+    tiers = Random(seed).choice([CacheTiers(4), CacheTiers(6, 12), CacheTiers(200)])
+    ring, random = a_ring_with_chains(seed, tiers=tiers)
+    for _ in range(random.randint(1, 4)):
+        places = range(0 if random.random() < 0.1 else 1, ring.stage_count)
+        lost = set(random.sample(places, min(len(places), random.randint(1, 2))))
+        beside = random.random() < 0.1
+        ring.lose_at(random.uniform(0, 14), lost, random.uniform(0.05, 1.5), beside=beside)
+    for _ in range(random.randint(0, 3)):
+        at, place = random.uniform(0, 20), random.randrange(ring.stage_count)
+        ring.short_at(at, place, at + random.uniform(0, 5))
+    for number in random.sample(range(len(ring.answers)), random.randint(0, 2)):
+        ring.cancel_at(random.uniform(0, 14), number)
+    ring.run()
+    ring.assert_all_answered()
+    assert rows_again(ring) == 0
+
+
+@pytest.mark.parametrize("tiers", [None, CacheTiers(64)])
 @pytest.mark.parametrize("lost", [{1}, {2}, {3}, {1, 2}, {2, 3}, {1, 3}])
-def test_idle_chains_are_hits_again_which_only_the_replacement_computes(lost):
-    ring = SurvivingRing(1, 4, prefix_cache=True, chains_stay=True)
+def test_idle_chains_are_hits_again_which_only_the_replacement_computes(lost, tiers):
+    ring = SurvivingRing(1, 4, prefix_cache=True, chains_stay=True, tiers=tiers)
     for _ in range(2):  # Two families of prompts.
         ring.submit_at(0.0, 100, 2, 5)
     ring.lose_at(20.0, lost, 0.1)

@@ -34,10 +34,10 @@ from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, RingTerms
 from molink_scheduler.kv.block_table import OWED, BlockTable
 from molink_scheduler.kv.blocks import blocks_for
-from molink_scheduler.kv.changes import FetchBlocks, Fetched
+from molink_scheduler.kv.changes import FetchBlocks, Fetched, LowerBlocks
 from molink_scheduler.kv.layer_class import LayerClass, WindowBlocks
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.kv.tiers import DEVICE, CacheTiers
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
@@ -110,7 +110,7 @@ class ToyRing:
         """Cached tokens of each request, in order of admission."""
         self.gone: list[ToyStage] = []
         """Stages that are lost, and stand in their places until others do."""
-        self.fetches = 0
+        self.fetches = self.blocks_lost = 0
         self.is_joined, self.told_at = True, 0.0
         self.stages = self.new_stages()
 
@@ -242,11 +242,11 @@ class ToyRing:
                     if not stage.core.is_tail:
                         self.send(stage.index, BatchClass.DECODE, ReleaseArrived(release))
                 case SendCacheChange(change):
+                    if isinstance(change, FetchBlocks):
+                        self.read(stage, change)
                     stage.change_cache(change)
                     if not stage.core.is_tail:
                         self.send(stage.index, BatchClass.DECODE, CacheChanged(change))
-                    if isinstance(change, FetchBlocks):
-                        self.read(stage, change)
                 case SendFetched(fetched):
                     self.send(stage.index, BatchClass.DECODE, FetchArrived(fetched))
                 case WaitUntil(at):
@@ -255,10 +255,24 @@ class ToyRing:
                     raise AssertionError(f"stage {stage.index} refused: {reason}")
         return None
 
+    def short_at(self, at: float, place: int, until: float) -> None:
+        """A stage's host is short of memory for a while: what it holds in lower tiers is lost, and
+        what comes meanwhile, too."""
+        self.push(at, lambda: self.spare(place, can_spare=False))
+        self.push(until, lambda: self.spare(place, can_spare=True))
+
+    def spare(self, place: int, *, can_spare: bool) -> None:
+        for stage in self.stages[place : place + 1]:
+            for part in stage.layers.parts():
+                part.can_spare = can_spare
+                part.away.clear()
+
     def read(self, stage: ToyStage, change: FetchBlocks) -> None:
-        """Toy layers keep what they cache by its number, wherever it is said to be."""
         self.fetches += 1
-        event = BlocksRead(Fetched(change.fetch_id, len(list(change.numbers))))
+        numbers = list(change.numbers)
+        sure = min(part.sure(numbers) for part in stage.layers.parts())
+        self.blocks_lost += len(numbers) - sure
+        event = BlocksRead(Fetched(change.fetch_id, sure))
         index, epoch, at = stage.index, self.epoch, self.now + self.random.uniform(0.0, 0.5)
         self.push(at, lambda: self.receive(index, event, epoch))
 
@@ -348,16 +362,27 @@ class ToyRing:
             assert stage.log.bytes_held == 0
 
     def assert_books_agree(self, stage: ToyStage) -> None:
-        """All stages hold what the head has cached, but for what a fresh one lacks."""
-        tree = self.stages[0].core.source.book.cache.tree
-        numbers = set(itertools.chain.from_iterable(tree.all_numbers()))
+        """All stages hold what the head has cached where the head says, but for what a fresh one
+        lacks, and what is lost below its device."""
+        places = self.places_at_head()
         source = stage.core.source
         ledger = source.kv if stage.index == 0 else source.book.kv
-        lacking = set() if stage.index == 0 else source.book.table.owed(numbers)
-        if self.tiers is None:
-            assert ledger.blocks_free + ledger.blocks_cached == ledger.blocks_total
-            assert ledger.blocks_cached == len(numbers - lacking)
-            for part in stage.layers.parts():
-                assert part.cached.keys() == numbers - lacking
+        lacking = set() if stage.index == 0 else source.book.table.owed(places)
+        near = {number for number, tier in places.items() if tier == DEVICE} - lacking
+        assert ledger.blocks_free + ledger.blocks_cached == ledger.blocks_total
+        assert ledger.blocks_cached == len(near)
+        for part in stage.layers.parts():
+            assert part.cached.keys() == near
+            assert part.away.keys() <= places.keys() - near
         if stage.index:
-            assert source.book.table.count(OWED) == len(lacking)
+            table = source.book.table
+            assert table.count(OWED) == len(lacking)
+            assert all(table.place_of(one) == places[one] for one in places.keys() - lacking)
+
+    def places_at_head(self) -> dict[int, int]:
+        """Tier of each cached block, as the head has told all stages."""
+        cache = self.stages[0].core.source.book.cache
+        told = [change for change in cache.take_changes() if isinstance(change, LowerBlocks)]
+        assert not told, "the head moves blocks and tells nobody"
+        nodes = cache.tree._nodes.values()
+        return {number: node.tier for node in nodes for run in node.numbers for number in run}

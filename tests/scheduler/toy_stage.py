@@ -6,6 +6,7 @@ on all that the tail has drawn before, as penalties do.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from zlib import crc32
 
 from molink_scheduler.batch import Admission, Batch, Span
@@ -14,8 +15,10 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.changes import (
     CacheChange,
     DropBlocks,
+    FetchBlocks,
     KeepBlocks,
     KeptBlocks,
+    LowerBlocks,
     RetainBlocks,
 )
 from molink_scheduler.kv.layer_class import REWOUND_TOKENS_MAX, WindowBlocks
@@ -28,6 +31,9 @@ from molink_scheduler.stage.sent_rows import SentRows
 from molink_scheduler.stage.shadow_feed import ShadowFeed
 
 VOCABULARY = 50_000
+
+LOST: list[tuple[int, ...]] = []
+"""A block that did not come back: whoever begins with it finds a gap."""
 ROW_BYTES = 4
 
 
@@ -69,7 +75,11 @@ class ToyLayers:
     rows_again: int = 0
     """Computed of positions that they held already when their ring lost another stage."""
     cached: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    """KV of each cached block, by its number."""
+    """KV of each cached block in device memory, by its number."""
+    away: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    """KV of each cached block in a lower tier."""
+    can_spare: bool = True
+    """Whether the host has memory for what is put away; else it is lost."""
     adopted: int = 0
     """Cached blocks that were rebuilt."""
     rows_computed: int = 0
@@ -133,8 +143,21 @@ class ToyLayers:
             case DropBlocks():
                 for number in change.numbers:
                     self.cached.pop(number, None)
+                    self.away.pop(number, None)
+            case LowerBlocks():
+                for number in change.numbers:
+                    rows = self.cached.pop(number, None)
+                    if rows is not None and self.can_spare:
+                        self.away[number] = rows
+            case FetchBlocks():
+                for number in change.numbers:
+                    self.cached[number] = self.away.pop(number, LOST)
             case RetainBlocks():
                 self.cached = {one: rows for one, rows in self.cached.items() if one in change}
+
+    def sure(self, numbers: Iterable[int]) -> int:
+        """The first of some blocks that are away, as many as are good."""
+        return sum(1 for _ in takewhile(self.away.__contains__, numbers))
 
     def _keep_blocks(self, kept: KeptBlocks) -> None:
         for place, number in enumerate(kept.numbers, kept.first_block):
@@ -244,6 +267,13 @@ class ToyStage:
     busy: bool = False
     feed: ShadowFeed | None = None
     """Of a shadow of the stage behind it."""
+    lost: frozenset[int] = frozenset()
+    """Requests of which it has lost something, until it is in the next epoch."""
+
+    def computed_tokens(self) -> dict[int, int]:
+        """Tokens of each request of which it holds KV, and has lost nothing."""
+        computed = self.core.source.computed_tokens()
+        return {one: tokens for one, tokens in computed.items() if one not in self.lost}
 
     def compute(self, run: RunBatch) -> list[int] | None:
         inputs = list(run.token_ids)

@@ -46,6 +46,8 @@ class EchoTail:
     wiped: list[int] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)
     computed_s: float | None = None
+    places: list[int] = field(default_factory=list)
+    """KV blocks that it was told to have places for."""
     in_prefill: threading.Event = field(default_factory=threading.Event)
 
     def admit(self, batch, interrupt, make_room):
@@ -76,6 +78,9 @@ class EchoTail:
 
     def blocks_out(self, change):
         return None
+
+    def hold(self, blocks):
+        self.places.append(blocks)
 
     def report(self, *, watched):
         return EngineReport(self.kv_tokens_used, 0, None, self.host_is_short)

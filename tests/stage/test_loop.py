@@ -20,15 +20,16 @@ from molink.stage.packing import Packing
 from molink.stage.sent_log import SentLog
 from molink.stage.shadowing import Shadowing
 from molink.stage.tail import EndRules
-from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import JoinRing, StageReady
+from molink.stage_protocol.health import RoomOffer, StageHealth
+from molink.stage_protocol.messages import JoinRing, LoopCommand, SetRoom, StageReady
 from molink.stage_protocol.progress import StageProgress
 from molink.wire.codecs import CODECS
 from molink.wire.elements import TensorHeader
-from molink.wire.frames import Activations, FinishReason, Forget, Sampled
+from molink.wire.frames import Activations, FinishReason, Forget, Sampled, SetCapacity
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.block_table import BlockTable
+from molink_scheduler.kv.capacity import RingCapacity
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, SamplingParams
@@ -61,7 +62,7 @@ class Neighbours:
     engine: EchoTail = field(default_factory=EchoTail)
     reports: queue.SimpleQueue[StageHealth] = field(default_factory=queue.SimpleQueue)
     answers: list[Sampled] = field(default_factory=list)
-    joins: list[JoinRing] = field(default_factory=list)
+    joins: list[LoopCommand] = field(default_factory=list)
     facts: queue.SimpleQueue[StageReady] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self):
@@ -71,9 +72,8 @@ class Neighbours:
         recent = RecentWork(is_head=False)
         sent = SentLog(packing, "float32", 1e9, 128)
         shadowing = Shadowing(sent, self.stage)
-        reports = HealthReports(
-            core, self.engine, self.stage, packing, self.reports.put, recent, shadowing, with_head
-        )
+        watched = self.engine, self.stage, packing, self.reports.put
+        reports = HealthReports(core, *watched, recent, shadowing, with_head)
         events = EventFiles(EventLog(), "layers 0-4")
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
@@ -91,7 +91,7 @@ class Neighbours:
         except Ended:
             return
 
-    def next_command(self) -> JoinRing | None:
+    def next_command(self) -> LoopCommand | None:
         return self.joins.pop() if self.joins else None
 
     def answer(self) -> Sampled:
@@ -251,6 +251,42 @@ def test_a_stage_whose_pc_has_too_little_memory_says_so_and_gives_up_what_it_can
     while not n.reports.get(timeout=ANSWERS_WITHIN_S).host_is_short:
         pass
     n.end()
+
+
+def offer_with(neighbours: Neighbours, number: int) -> RoomOffer:
+    """The offer of this number, once it is reported."""
+    while (offer := neighbours.reports.get(timeout=ANSWERS_WITHIN_S).offer).number != number:
+        pass
+    return offer
+
+
+def test_room_is_offered_at_once_and_given_back_only_at_the_heads_word(neighbours):
+    n = neighbours
+    n.joins.append(SetRoom(16 * 20))
+    n.stage.wake()
+    assert offer_with(n, 1) == RoomOffer(1, 16 * 20)
+    assert n.engine.places == [], "the head may still plan with all of it"
+    for word in (
+        RingCapacity(10, (0,)),
+        RingCapacity(20, (1,)),
+    ):  # The first has not heard of the offer.
+        n.peer.send_next(SetCapacity(word))
+    n.peer.send_next(rows_message("raw"))
+    assert n.answer().spans
+    assert n.engine.places == [KV_BLOCKS, 20]
+    n.joins.append(SetRoom(16 * 1000))
+    n.stage.wake()
+    assert offer_with(n, 2) == RoomOffer(2, 16 * KV_BLOCKS), "there are no more places"
+    assert n.engine.places[2:] == [KV_BLOCKS], "they are there before they are offered"
+    n.end()
+
+
+def test_a_head_that_counts_with_more_than_there_is_is_refused(neighbours):
+    neighbours.peer.send_next(SetCapacity(RingCapacity(KV_BLOCKS + 1, (0,))))
+    neighbours.peer.send_next(rows_message("raw"))
+    assert neighbours.answer().spans
+    assert neighbours.stage.frames_refused == 1 and neighbours.engine.places == []
+    neighbours.end()
 
 
 def test_a_neighbour_that_falls_silent_is_reported_at_once(neighbours, monkeypatch):

@@ -73,6 +73,7 @@ class Agent:
         """Evaluate what the owner allows, and have each node do it."""
         async with self._refreshing:
             limits_changed = await self.owner.evaluate(self.pc.own_pids)
+            self.pc.lend_cache_ram(is_lent=self.owner.now.allowed)  # First: it is back at once.
             await self._check_devices(limits_changed=limits_changed)
             for node in self.nodes:
                 with suppress(ControlError):  # The node itself finds out.

@@ -3,10 +3,17 @@
 from molink.control.messages.payloads import Profile
 from molink.errors import UserError
 from molink.json_object import JsonObject
+from molink.stage_protocol.health import StageHealth
 from molink_agent.daemon.agent import Agent
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.limits.limits import plain_limits
-from molink_agent.status_text import AgentStatus, DeviceStatus, LentDevice, LoadedPart
+from molink_agent.status_text import (
+    AgentStatus,
+    DeviceStatus,
+    HostCachePart,
+    LentDevice,
+    LoadedPart,
+)
 
 
 async def answer_owner(agent: Agent, question: JsonObject) -> AgentStatus:
@@ -65,9 +72,23 @@ def _device_status(node: DeviceNode) -> DeviceStatus:
         "lends": _lends(node.reports.profile),
         "shortage": node.reports.capacity.sentence,
         "paths": node.stage.routes.paths,
+        "host_cache": _host_cache(health),
         "kv_tokens_used": health.kv_tokens_used if health is not None else 0,
         "busy_share": health.busy_share if health is not None else 0.0,
         "swap_fallback": node.stage.swap_fallback,
+    }
+
+
+def _host_cache(health: StageHealth | None) -> HostCachePart | None:
+    """Host memory of the stage for cached KV; None: it takes none."""
+    cache = None if health is None else health.host_cache
+    if cache is None:
+        return None
+    return {
+        "taken_bytes": cache.taken_bytes,
+        "room_bytes": cache.room_bytes,
+        "held_bytes": cache.held_bytes,
+        "why_less": cache.why_less,
     }
 
 

@@ -19,6 +19,7 @@ from molink_agent.limits.assignment_check import Loan
 from molink_agent.limits.lent import (
     FREE_MEMORY,
     Lent,
+    lent_cache,
     lent_devices,
     lent_disk_bytes,
     nothing_left,
@@ -116,6 +117,14 @@ class ThisPc:
         """Tell the stages what each may upload now."""
         for stage in self.stages:
             stage.manager.limits_changed()
+
+    def lend_cache_ram(self, *, is_lent: bool) -> None:
+        """Tell the stages how much main memory each may hold cached KV in now: none while the PC is
+        not to be lent."""
+        room = lent_cache(self.limits.limits, self.data_dir, len(self.stages)) if is_lent else None
+        for stage in self.stages:
+            if (handle := stage.manager.handle) is not None:
+                handle.set_cache_ram(0 if room is None else room.ram_bytes)
 
     def lent(self) -> tuple[Lent, ...]:
         """The devices that are lent now."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from molink.control.messages.base import ModelSize
 from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
+from molink.hardware.host import MainMemory
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_agent.limits.limits import OwnerLimits
 from molink_agent.probe.gpus import DriverGpu, GpuReport
@@ -27,11 +28,6 @@ FULL_SHARE = 0.1
 
 TIMES_FULL_MAX = 5
 """Times that count: the loan shrinks by at most half of the memory, until the agent starts anew."""
-
-MEMORY_RESERVE_SHARE = 0.1
-MEMORY_RESERVE_BYTES_MAX = 2 * GB
-"""A tenth of the memory always stays free, on large PCs 2 GB: what opening a browser takes. Below
-that Linux begins to swap out what its owner will want next."""
 
 DISK_RESERVE_BYTES = 2 * GB
 """Logs, updates, and the owner's next download."""
@@ -97,17 +93,18 @@ def lent_threads(limits: OwnerLimits, machine: Machine) -> int:
 def unused_memory_bytes(machine: Machine) -> int:
     """Memory of the PC that is free now, less what always stays free; below 0 where that is
     touched."""
-    reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
-    return machine.memory_available_bytes - reserve
+    return MainMemory(machine.memory_bytes, machine.memory_available_bytes).idle_bytes
 
 
 def lent_cache(limits: OwnerLimits, data_dir: Path, stages: int) -> CacheRoom | None:
     """The part of each of so many stages in what is lent for cached KV beside their devices'
-    memory; None: nothing is."""
-    ram, disk = limits.cache_ram_bytes or 0, limits.cache_disk_bytes or 0
-    if not ram and not disk:
-        return None
-    return CacheRoom(ram, disk, str(data_dir / "kv-cache")).shared_by(stages)
+    memory; None: nothing is. Who has said how much main memory stages on the CPU take gives no more
+    of it unasked."""
+    ram, disk = limits.cache_ram_bytes, limits.cache_disk_bytes or 0
+    if ram is None and limits.memory_bytes is not None:
+        ram = 0
+    room = CacheRoom(ram, disk, str(data_dir / "kv-cache")).shared_by(stages)
+    return None if room.is_empty else room
 
 
 def lent_disk_bytes(limits: OwnerLimits, free_bytes: int, own_bytes: int) -> int:

@@ -264,7 +264,8 @@ KEYS = (
     Key(
         "cache_ram_gb",
         gigabytes(65536),
-        "Main memory for beginnings of prompts that a device has no room for. Else none.",
+        "Main memory for beginnings of prompts that a device has no room for, at most; 0: none. "
+        "Else a part of what is idle, unless memory_gb is set.",
         "2",
     ),
     Key(

@@ -1,7 +1,7 @@
 """The PC apart from its GPUs: processor, memory, disk, battery, and whether Windows is around it.
 
-In a container the system still reports the whole machine, and a stage sized by that is killed; so
-what its control groups (Linux, v2) allow counts as the machine's size. Under WSL 1 there is no GPU.
+What a container allows counts as the machine's size (`molink.hardware.host`). Under WSL 1 there is
+no GPU.
 WSL 2 by default hides behind a NAT of its own, on top of the router's; in mirrored mode it has
 Windows' own addresses, so that neighbours can connect to it.
 """
@@ -17,11 +17,11 @@ from typing import Any
 
 import psutil
 
+from molink.hardware.host import ContainerLimits, container_limits, read_main_memory
 from molink_agent.probe.commands import Ask, answer_of
 
 CPUINFO = Path("/proc/cpuinfo")
 KERNEL_VERSION = Path("/proc/version")
-CGROUP_DIRECTORY = Path("/sys/fs/cgroup")
 
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets that multiply bfloat16; other CPUs hold weights in fp32, twice as large."""
@@ -46,16 +46,6 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerLimits:
-    """Memory and processors that the container may use; None: as much as the machine has."""
-
-    memory_bytes: int | None = None
-    memory_used_bytes: int = 0
-    """Bytes in use, without the files that the system only keeps in case they are read again."""
-    cpus: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Wsl:
     """Kind of WSL around this Linux."""
 
@@ -68,15 +58,14 @@ class Wsl:
 def read_machine(data_dir: Path, limits: ContainerLimits | None = None) -> Machine:
     """Ask the system; a container's limits count as the machine's size."""
     allowed = container_limits() if limits is None else limits
-    memory = psutil.virtual_memory()
-    total, available = _limited(allowed, int(memory.total), int(memory.available))
+    memory = read_main_memory(allowed)
     name, bfloat16 = cpu_facts(_text(CPUINFO))
     return Machine(
         cpu_name=name,
         cpu_threads=_threads(allowed),
         multiplies_bfloat16=bfloat16,
-        memory_bytes=total,
-        memory_available_bytes=available,
+        memory_bytes=memory.total_bytes,
+        memory_available_bytes=memory.available_bytes,
         disk_free_bytes=disk_free_bytes(data_dir),
     )
 
@@ -121,15 +110,6 @@ def runs_on_battery(ask: Callable[[], Any] | None = None) -> bool | None:
     return None if plugged is None else not plugged
 
 
-def container_limits(directory: Path = CGROUP_DIRECTORY) -> ContainerLimits:
-    """Memory and processors that this process may use; without control groups there is no limit."""
-    memory = _whole(directory / "memory.max")
-    if memory is None:
-        return ContainerLimits(cpus=_cpus(directory))
-    used = (_whole(directory / "memory.current") or 0) - _file_cache(directory / "memory.stat")
-    return ContainerLimits(memory, max(0, used), _cpus(directory))
-
-
 def wsl_version(kernel: str) -> int | None:
     """1 or 2 by the text of /proc/version; None outside of WSL."""
     if re.search(r"microsoft.*WSL2", kernel, re.IGNORECASE):
@@ -151,36 +131,8 @@ def _threads(allowed: ContainerLimits) -> int:
     return max(1, usable if allowed.cpus is None else min(usable, int(allowed.cpus)))
 
 
-def _limited(allowed: ContainerLimits, total: int, available: int) -> tuple[int, int]:
-    if allowed.memory_bytes is None:
-        return total, available
-    left = max(0, allowed.memory_bytes - allowed.memory_used_bytes)
-    return min(total, allowed.memory_bytes), min(available, left)
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _whole(path: Path) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isascii() and text.isdecimal() else None
-
-
-def _cpus(directory: Path) -> float | None:
-    """`cpu.max` says microseconds of work in so many of time, or "max"."""
-    parts = _text(directory / "cpu.max").split()
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts) or int(parts[1]) == 0:
-        return None
-    return int(parts[0]) / int(parts[1])
-
-
-def _file_cache(path: Path) -> int:
-    for line in _text(path).splitlines():
-        name, _, value = line.partition(" ")
-        if name == "inactive_file" and value.isdecimal():
-            return int(value)
-    return 0

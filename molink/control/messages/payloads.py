@@ -266,11 +266,19 @@ class StageFact(Message):
     """Requests of `GoOn.resume` that a stage that is "ready" cannot go on with."""
     cached: Annotated[tuple[tuple[Number, Number], ...], Field(max_length=CACHE_RUNS_MAX)] = ()
     """Runs of cached blocks that may stay on a stage that is "ready"."""
+    offer: tuple[Number, Number] = (0, 0)
+    """Number of the last offer of room for KV of a stage that is "ready", and its tokens."""
 
     @classmethod
     def of_ready(cls, revision: int, ready: StageReady) -> "StageFact":
         """A stage has joined, and says what it keeps."""
-        return cls(revision=revision, kind="ready", missing=ready.missing, cached=ready.cached)
+        return cls(
+            revision=revision,
+            kind="ready",
+            missing=ready.missing,
+            cached=ready.cached,
+            offer=(ready.offer.number, ready.offer.kv_tokens),
+        )
 
 
 class NodeHealth(Message):

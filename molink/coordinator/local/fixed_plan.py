@@ -171,9 +171,9 @@ def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[
 
 
 def _cache_room(settings: ServeSettings) -> CacheRoom | None:
-    """None: nothing is lent, or nothing cached. Raises UserError for a file that has no place."""
+    """None: nothing is cached. Raises UserError for a file that has no place."""
     ram, disk = settings.cache.cache_ram_bytes, settings.cache.cache_disk_bytes
-    if not settings.ring.prefix_cache or not (ram or disk):
+    if not settings.ring.prefix_cache:
         return None
     try:
         return CacheRoom(ram, disk, str(state_dir() / "kv-cache") if disk else "")

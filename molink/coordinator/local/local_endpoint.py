@@ -118,7 +118,7 @@ class LocalEndpoint:
     def client(self, ring: Ring) -> RingClient:
         """A client of a ring to whose head no link is open yet."""
         assert self._links is not None, "the tail is awaited first"
-        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
+        card = self.card.fitting(ring.terms.ring.tokens_most)
         return RingClient(card, ring, self._links, head_silent=lambda: None)
 
     async def connect(self, ring: Ring) -> RingClient:

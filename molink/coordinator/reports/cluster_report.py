@@ -24,6 +24,7 @@ from molink.report.cluster import (
 from molink.report.nodes import NodeReport
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.version import version
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.link.facts import LinkReport
 
 NOTHING_PACKED = PackingHealth("raw", raw_bytes=0, packed_bytes=0, seconds=0.0)
@@ -93,12 +94,13 @@ def ring_report(
     ring, live, prospects, codec = client.ring, client.requests_live, client.prospects, client.codec
     head = ring.stages[0].health
     waiting = min(live, (head or NO_HEALTH).requests_waiting or 0)
+    without_room = min(waiting, len((head or NO_HEALTH).without_room))
     return RingReport(
         model=client.card.name,
         epoch=ring.epoch,
         stages=tuple(_stage(stage) for stage in ring.stages),
         links=tuple(_link(ring, hop) for hop in _hops(ring, client.links.report)),
-        requests=cluster.RequestCounts(running=live - waiting, waiting=waiting),
+        requests=cluster.RequestCounts(live - waiting, waiting, without_room),
         wire=cluster.RingCodec(codec.codec, codec.reason, codec.check_passed),
         prefix_cache=None if prospects.mirror is None else client.cache_use.report(head),
         requests_left_lying=prospects.watch.lying,
@@ -122,7 +124,7 @@ def _stage(stage: AgentStage) -> cluster.StageReport:
         fusion_fallback=loaded.fusion_fallback,
         swap_fallback=loaded.swap_fallback,
         weights_bytes=loaded.weights_bytes,
-        kv_tokens_capacity=loaded.kv_tokens_capacity,
+        kv_tokens_capacity=BLOCK_TOKENS * stage.offer.blocks,
         kv_tokens_used=health.kv_tokens_used,
         kv_tokens_cached=health.kv_tokens_cached,
         state_slots_capacity=loaded.state_slots,

@@ -24,9 +24,11 @@ from molink.coordinator.ring.stage_watch import (
     stall_max_s,
 )
 from molink.errors import MolinkError, StageError, UserError
-from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.health import RoomOffer, StageHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink.stage_protocol.progress import StageProgress
+from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.capacity import Offer
 
 AGENT_SILENT_S = 2.5
 """Without a heartbeat for so long an agent is as silent as its stage, and can load nothing."""
@@ -124,6 +126,19 @@ class AgentStage:
         return stage if isinstance(stage, StageHealth) else None
 
     @property
+    def offer(self) -> Offer:
+        """Its last offer of KV blocks to the ring; all that it has loaded, where it made none."""
+        assert self.loaded is not None, "a stage offers what it has loaded"
+        told, stale = [RoomOffer(0, self.loaded.kv_tokens_capacity)], None
+        if self._reports is not None and self._reports.joined is not None:
+            offer, stale = self._reports.joined
+            told.append(offer)
+        if (health := self.health) is not None and health is not stale:
+            told.append(health.offer)
+        latest = max((one for one in told if one.kv_tokens), key=lambda one: one.number)
+        return Offer(latest.number, blocks_for(latest.kv_tokens))
+
+    @property
     def rows_refused(self) -> int:
         """Requests whose rows it has refused so far, as the stage before had spoilt them."""
         return self.health.rows_refused if self.health is not None else 0
@@ -154,6 +169,7 @@ class AgentStage:
         await self.commands.assign(self.node, self._ordered(command))
         fact = await self._fact("ready", lambda fraction: None)
         self.has_joined = True
+        self._reports.joined = RoomOffer(*fact.offer), self.health
         return fact
 
     def _ordered(self, command: Hold | InRing) -> Assignment:

@@ -36,6 +36,7 @@ from molink.coordinator.ring.live_sequence import (
 from molink.coordinator.ring.prompt_scores import Said, untrue
 from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import Ring
+from molink.coordinator.ring.room_watch import RoomWatch, terms_now
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.answer_log import Place
 from molink.serving.model_card import ModelCard
@@ -82,6 +83,7 @@ class RingClient:
     """By which newcomers are sent here or elsewhere."""
     _live: dict[int, LiveSequence] = field(default_factory=dict)
     _next_request_id: int = 1
+    _room: RoomWatch = field(default_factory=RoomWatch)
     cache_use: CacheUse = field(default_factory=CacheUse)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
@@ -139,13 +141,18 @@ class RingClient:
         """Take what the head reports of its prompts into the timelines."""
         note_prompts(self._live, head, now)
 
+    def take_room(self) -> None:
+        """Have the head count with what the stages offer now, unless the ring is paused."""
+        if not self._is_paused:
+            self._room.look(self.ring, self._live, self.links.send)
+
     def give_up_stalled(
         self, now: float, may_move: Callable[[int], bool], tail: StageProgress
     ) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;
         `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
         those that the head lets lie, as the `tail` and other requests tell."""
-        terms, tokens = self.ring.terms.ring, self.tokens_sent
+        terms, tokens = terms_now(self.ring.terms.ring, self.ring.stages), self.tokens_sent
         lying = self.prospects.left_lying(self._live.values(), terms, tail, tokens, now)
         for live in self._live.values():
             can_move = (live.request_id in lying or live.lies(now)) and may_move(live.tokens)
@@ -207,9 +214,8 @@ class RingClient:
         self._is_paused = True
 
     def to_resume(self) -> tuple[tuple[int, int], ...]:
-        """The sequences that can go on where they are; none where layers keep states that cannot
-        go back."""
-        ring = self.ring.terms.ring
+        """The sequences that can go on; none where layers keep states that cannot go back."""
+        ring = terms_now(self.ring.terms.ring, self.ring.stages)
         held = {one: live.held_tokens for one, live in self._live.items()}
         if ring.state_slots and not ring.can_go_back:
             return ()
@@ -220,10 +226,11 @@ class RingClient:
         are, but for those that some stage is missing; others are computed anew. Of what stages have
         cached it keeps what all of them hold."""
         now = time.monotonic()
+        self.ring, self._is_paused = ring, False
+        self.take_room()
         if going_on.cached is not None:
             retained = () if self._is_clear_due else going_on.cached
             self.links.send(ChangeCache(RetainBlocks(retained)))
-        self.ring, self._is_paused = ring, False
         self.prospects.begins_anew()
         self._set_codec(self.codec.codec)
         resumed = (going_on.listed & self._live.keys()) - going_on.missing

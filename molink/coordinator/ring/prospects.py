@@ -140,7 +140,8 @@ class RingProspects:
         asked = sum(live.tokens + BLOCK_TOKENS for live in all_live)
         has_slots = terms.state_slots is None or len(all_live) <= terms.state_slots
         has_room = asked <= terms.kv_tokens_capacity and has_slots
-        waiting = [one for one in all_live if not one.is_held and _waits(one, now)]
+        served = [one for one in all_live if one.tokens <= terms.kv_tokens_capacity]
+        waiting = [one for one in served if not one.is_held and _waits(one, now)]
         return self.watch.look(map(self._waiting, waiting), rows, now, has_room=has_room)
 
     def _waiting(self, live: LiveSequence) -> Waiting:

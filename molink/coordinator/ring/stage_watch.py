@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import Profile, StageFact
-from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.health import RoomOffer, StageHealth
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 
 RISE_MIN = 0.01
@@ -154,6 +154,9 @@ class ReportWatch:
     """The report that there was when the watch began: of the stage while it joined."""
     new_at: float = 0.0
     """When the heartbeat arrived that first had the present report."""
+    joined: tuple[RoomOffer, StageHealth | None] | None = None
+    """Offer of room with which it has joined, and its latest report by then, perhaps of the process
+    before; None: it has not joined yet."""
 
     def trouble(self, health: StageHealth | None, heard_at: float) -> str:
         """What is wrong with a stage, as a clause; empty: nothing. `heard_at`: when its node's

@@ -98,7 +98,7 @@ class CoordinatorEndpoint:
     def client(self, ring: Ring) -> RingClient:
         """A client of a ring to whose head no link is open yet."""
         assert self._links is not None, "the tail is awaited first"
-        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
+        card = self.card.fitting(ring.terms.ring.tokens_most)
         return RingClient(card, ring, self._links, lambda: self._failed(self.path))
 
     async def connect(self, ring: Ring) -> RingClient:

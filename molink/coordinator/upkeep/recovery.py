@@ -14,6 +14,7 @@ from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import Ring, tokens_asked
+from molink.coordinator.ring.room_watch import terms_now
 from molink.coordinator.upkeep.neighbours import extended, has_grown, in_places
 from molink.coordinator.upkeep.ring_building import RingEndpoint, room_of, routes_of, with_caches
 from molink.errors import StageError
@@ -154,6 +155,8 @@ class Recovery:
                 case LoadPlaces(places):
                     await self._load(ring, places)
                 case ListRequests():
+                    terms = replace(ring.terms, ring=terms_now(ring.terms.ring, stages))
+                    ring = replace(ring, terms=terms)
                     self._tell(ring, RequestsListed(self._attempt, client.to_resume()))
                 case JoinEpoch(resumes):
                     ring = await self._join(ring, resumes)
@@ -271,7 +274,7 @@ async def _until_lost(stage: AgentStage) -> None:
 
 def _as_it_serves(ring: Ring) -> RingRecovery:
     terms = ring.terms.ring
-    room = RingRoom(terms.kv_tokens_capacity, terms.state_slots, terms.prefix_cache)
+    room = RingRoom(terms.tokens_most, terms.state_slots, terms.prefix_cache)
     return RingRecovery(room, tuple(map(_member, ring.stages)))
 
 
@@ -288,7 +291,7 @@ def _offer(stage: AgentStage | None) -> Filler | None:
 
 
 def _tokens_asked(ring: Ring) -> int:
-    return tokens_asked(ring.terms.ring.kv_tokens_capacity)
+    return tokens_asked(ring.terms.ring.tokens_most)
 
 
 def _too_small(stage: AgentStage, lacks: str) -> StageError:

@@ -92,15 +92,14 @@ def with_caches(ring: RingTerms, loaded: Sequence[StageLoaded]) -> RingTerms:
     """The terms of a ring, with what all of its stages have room to cache beside their KV."""
     keeping = [stage for stage in loaded if stage.state_slots is not None]
     snapshots = min((stage.state_snapshots for stage in keeping), default=0)
-    tiers = CacheTiers.of_ring([room_of(stage).tiers for stage in loaded])
+    tiers = CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded])
     can_go_back = all(stage.can_go_back for stage in keeping)
     return replace(ring, tiers=tiers, state_snapshots=snapshots, can_go_back=can_go_back)
 
 
 def room_of(loaded: StageLoaded) -> Room:
     """Room of a stage as its ring's recovery counts it."""
-    tiers = loaded.tiers or CacheTiers()
-    return Room(loaded.kv_tokens_capacity, loaded.state_slots, tiers)
+    return Room(loaded.kv_tokens_capacity, loaded.state_slots)
 
 
 def micro_batch_candidates(stages: int) -> tuple[int, ...]:

@@ -325,6 +325,8 @@ class RingSupervisor:
                 raise self._stuck(stuck)
             if healths[0] is not None:
                 client.note_prompts(healths[0], now)
+            with suppress(RingError):  # Without a link to its head, once it goes on.
+                client.take_room()
             if self._sources.update(stage.node for stage in self.stages):
                 with suppress(RingError):  # Without a link to its head, once it goes on.
                     client.clear_cache()

@@ -7,7 +7,7 @@ kernels only.
 Shapes: T rows, H query heads, A head size of keys, V of values.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -41,7 +41,7 @@ class LayerRows:
         are left to who joins the parts, and rows are launched, not recorded."""
         assert not isinstance(self.batch, DecodeTables)
         log_sums_TH = self.q_THA.new_empty(self.q_THA.shape[:2], dtype=torch.float32)
-        out_THV = self._attend(replace(self.variant, sinks_H=None), log_sums_TH)
+        out_THV = self._attend(self.variant.without_sinks, log_sums_TH)
         return out_THV, log_sums_TH
 
     def _attend(self, variant: AttentionVariant, log_sums_TH: torch.Tensor | None) -> torch.Tensor:

@@ -14,10 +14,11 @@ Shapes: T rows, H query heads, V size of values, P parts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
+from molink.engine.kernels.cpu.native_join import join_by_kernel
 from molink.engine.layers.attention_choice import AttentionChoice
 from molink.engine.layers.latent_attention import LatentRows
 from molink.engine.layers.layer_rows import LayerRows
@@ -48,9 +49,11 @@ def attend_part(
             "layers with latent attention keep their KV in one place: it is small, and rows attend "
             "to keys that are made from all of it"
         )
-    call = rows.window, replace(rows.variant, sinks_H=None)
-    kernels = choice and choice.kernels_for(rows.q_THA, rows.layer, *call, is_part=True)
-    if not kernels:
+    if choice is None or choice.kernels is None:
+        return Part(order, *rows.attend_part())
+    call = rows.window, rows.variant.without_sinks
+    kernels = choice.kernels_for(rows.q_THA, rows.layer, *call, is_part=True)
+    if kernels is None:
         return Part(order, *rows.attend_part())
     attended = kernels.attend(rows.q_THA, rows.layer, rows.batch, *call, log_sums=True)
     assert attended.log_sums_TH is not None
@@ -61,7 +64,16 @@ def joined(parts: Sequence[Part], sinks_H: torch.Tensor | None) -> torch.Tensor:
     """Attention [T, H, V] to the keys of all parts, in their number format: computed in fp32 and
     rounded once. A row that sees no key at all gets zeros."""
     parts = sorted(parts, key=lambda part: part.order)
-    log_sums_PTH = torch.stack([part.log_sums_TH for part in parts])
+    outs, log_sums = [part.out_THV for part in parts], [part.log_sums_TH for part in parts]
+    by_kernel = join_by_kernel(outs, log_sums, sinks_H)
+    return _joined(outs, log_sums, sinks_H) if by_kernel is None else by_kernel
+
+
+def _joined(
+    outs: Sequence[torch.Tensor], log_sums: Sequence[torch.Tensor], sinks_H: torch.Tensor | None
+) -> torch.Tensor:
+    """The same by torch: on a card, and where there is no compiler."""
+    log_sums_PTH = torch.stack(list(log_sums))
     if sinks_H is not None:
         sinks_1TH = sinks_H.float().expand_as(log_sums_PTH[:1])
         log_sums_PTH = torch.cat([log_sums_PTH, sinks_1TH])
@@ -70,7 +82,7 @@ def joined(parts: Sequence[Part], sinks_H: torch.Tensor | None) -> torch.Tensor:
     highest_TH.masked_fill_(highest_TH == -torch.inf, 0.0)
     weights_PTH = (log_sums_PTH - highest_TH).exp_()
     total_TH = weights_PTH.sum(0).clamp_(min=1e-30)
-    out_THV = torch.zeros_like(parts[0].out_THV, dtype=torch.float32)
-    for part, weights_TH in zip(parts, weights_PTH / total_TH, strict=False):
-        out_THV.addcmul_(part.out_THV.float(), weights_TH[..., None])
-    return out_THV.to(parts[0].out_THV.dtype)
+    out_THV = torch.zeros_like(outs[0], dtype=torch.float32)
+    for some_THV, weights_TH in zip(outs, weights_PTH / total_TH, strict=False):
+        out_THV.addcmul_(some_THV.float(), weights_TH[..., None])
+    return out_THV.to(outs[0].dtype)

@@ -14,7 +14,7 @@ keys, V of values.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,11 @@ class AttentionVariant:
     def is_plain(self) -> bool:
         """Whether the fused kernel computes it."""
         return self.softcap is None and self.sinks_H is None
+
+    @property
+    def without_sinks(self) -> "AttentionVariant":
+        """The variant for some of a row's keys: sinks count where parts are joined."""
+        return self if self.sinks_H is None else replace(self, sinks_H=None)
 
 
 def attend_causal(
@@ -94,8 +99,7 @@ def attend_packed_part(
     """Attention [B, K, R, V] of stacked query rows to some of their keys, computed in fp32, and the
     natural logarithm of the sum of each row's exponentials [B, K, R]: zeros and -inf for a row that
     sees none of these keys. Sinks are left to who joins the parts."""
-    variant = AttentionVariant(variant.scale, variant.softcap)
-    rows = (q_BKRA.float(), k_BKNA, v_BKNV, mask, variant)
+    rows = (q_BKRA.float(), k_BKNA, v_BKNV, mask, variant.without_sinks)
     out_BKRV, log_sums = _in_pieces(*rows, is_part=True)
     assert log_sums is not None
     is_blind = log_sums < SCORE_MIN / 2

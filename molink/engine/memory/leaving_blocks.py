@@ -1,12 +1,12 @@
 """Cached KV on its way out of a device's blocks, while others compute.
 
 The blocks are free at once, as the head counts them, and a thread copies them out in pieces, the
-first ones first. A step that writes where a block still stands makes a copy of that block itself
-before, which the thread takes over later: so it waits for the piece that is being copied just then,
-and for nothing else, however much leaves and whatever the thread does meanwhile (`moving_blocks`).
+first ones first. A step that writes where a block still stands sets a copy of that block aside
+before, which the thread takes in place of what it has read there. So a step waits for nobody,
+however much leaves and whatever the thread does meanwhile (`moving_blocks`).
 
-Such copies are all that waits in memory beside the blocks themselves. Where a slow disk holds the
-thread up they grow, and what would be more than WAITING_BYTES_MAX is lost: its fetch will say so.
+What is set aside is all that waits in memory beside the blocks themselves. Where a slow disk holds
+the thread up it grows, and what would be more than may wait is lost: its fetch will say so.
 """
 
 import threading
@@ -27,12 +27,11 @@ class LeavingBlocks:
     """Numbers of the blocks in the cache."""
     places: Sequence[Sequence[int]]
     """Blocks of each pool in which they stand."""
-    _begun: int = field(init=False, default=0)
-    """Number of blocks, from the first, that are copied or being copied."""
     _copied: int = field(init=False, default=0)
+    """Number of blocks, from the first, that are copied."""
     _aside: dict[int, BlockBytes | None] = field(init=False, default_factory=dict)
     """Copies that steps have made, until the thread takes them over; None: there was no room."""
-    _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     @property
     def is_gone(self) -> bool:
@@ -52,40 +51,34 @@ class LeavingBlocks:
 
     def copy(self, out_BW: BlockBytes) -> Collection[int]:
         """Copy the next blocks, as many as there is memory for here; which of these are lost."""
-        first, stop = self._begun, self._begun + len(out_BW)
-        with self._changed:
-            self._begun = stop
+        first, stop = self._copied, self._copied + len(out_BW)
         try:
             self.packed.copy_out([some[first:stop] for some in self.places], out_BW)
         finally:
-            with self._changed:
+            with self._lock:
                 aside = {at: self._aside.pop(at) for at in [*self._aside] if at < stop}
                 self._copied = stop
-                self._changed.notify_all()
-        for at, block_W in aside.items():  # Another's rows stand there by now.
+        for at, block_W in aside.items():  # What was read there may be another's by now.
             if block_W is not None:
                 out_BW[at - first] = block_W
         return [at - first for at, block_W in aside.items() if block_W is None]
 
     def give_up(self) -> None:
         """Have no more of them copied."""
-        with self._changed:
-            self._begun = self._copied = len(self.numbers)
+        with self._lock:
+            self._copied = len(self.numbers)
             self._aside.clear()
-            self._changed.notify_all()
 
     # -- in the thread that computes ------------------------------------------------------------
 
     def vacate(self, pool: int, places: Collection[int], room_bytes: int) -> None:
-        """Return when none of these places of a pool is read any more. Blocks that nobody has begun
-        to copy are copied here, as many as there is room for."""
+        """Set aside what stands in these places of a pool and is not copied yet, as much of it as
+        there is room for: others write there next."""
         found = [at for at, place in enumerate(self.places[pool]) if place in places]
-        with self._changed:
+        with self._lock:
             for at in found:
-                if at >= self._begun and at not in self._aside:
+                if at >= self._copied and at not in self._aside:
                     self._aside[at] = self._set_aside(at, room_bytes - self.waiting_bytes)
-            under_way = max((at for at in found if at < self._begun), default=-1)
-            self._changed.wait_for(lambda: self._copied > under_way)
 
     def _set_aside(self, at: int, room_bytes: int) -> BlockBytes | None:
         if self.packed.block_bytes > room_bytes:

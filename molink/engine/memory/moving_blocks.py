@@ -1,7 +1,7 @@
 """Cached KV that other threads copy into and out of one stage's blocks, and the steps beside it.
 
 A request that begins with blocks on their way in waits for their layers; one that writes where
-blocks on their way out still stand makes way first.
+blocks on their way out still stand sets these aside first.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class MovingBlocks:
         return bool(self._leaving)
 
     def make_way(self, kv: KvBlocks, batch: Batch) -> None:
-        """Return when a batch's rows can be written; what stood there is copied, or set aside."""
+        """Let a batch's rows be written: what stands there and is to be copied is set aside."""
         if not self.any_leaves:
             return
         places: set[int] = set()

@@ -106,6 +106,9 @@ class StepTimer:
         return statistics.median(times)
 
     def _step(self, batch_class: BatchClass, spans: tuple[Span, ...]) -> float:
+        for span in spans:
+            if not self.stage.windows.blocks.can_go_on(span.request_id, span.start):
+                self.stage.windows.release(span.request_id)  # Whatever stands there takes as long.
         batch = Batch(0, batch_class, 0, spans)
         token_ids, hidden_TD = None, None
         if self.stage.is_head or self.stage.takes_token_ids:

@@ -35,6 +35,13 @@ class LowerStore(Protocol):
     def shed(self) -> None:
         """Lose the blocks in host memory."""
 
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that are taken of host memory."""
+
+    def host_room(self, size_bytes: int) -> None:
+        """Take no more than this of host memory from now on; from any thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class EmptyStore:
@@ -63,3 +70,11 @@ class EmptyStore:
 
     def shed(self) -> None:
         """Lose the blocks in host memory: none are there."""
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that are taken of host memory: none."""
+        return 0
+
+    def host_room(self, size_bytes: int) -> None:
+        """Take nothing, as before."""

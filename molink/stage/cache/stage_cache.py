@@ -7,11 +7,14 @@ handed from one to the other: from the engine to the store below the device's me
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from molink.engine_protocol.engine import BlocksIn, CachedBlocks
 from molink.engine_protocol.values import Prepared, RowsKept
+from molink.hardware.host import read_main_memory
+from molink.stage.cache.host_share import HostShare, host_share
+from molink.stage.cache.host_watch import HostWatch
 from molink.stage.cache.lower_store import EmptyStore, LowerStore
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
@@ -36,6 +39,8 @@ class StageCache:
     device: CachedBlocks
     store: LowerStore = field(default_factory=EmptyStore)
     """Store of the blocks that leave the device's memory."""
+    host: HostWatch = field(default_factory=HostWatch)
+    """Watch of the host memory that the store takes."""
     _read: deque[Fetched] = field(default_factory=lambda: deque(maxlen=FETCHES_MAX))
     _arriving: list[BlocksIn] = field(default_factory=list)
     """Blocks that are being filled."""
@@ -51,7 +56,7 @@ class StageCache:
         """Cache for a stage that has loaded; `wake` has its loop ask what is back. What is cached
         of layers that keep states stays in the device's memory."""
         cache = cls(device)
-        if room is None or not (room.ram_bytes or room.disk_bytes):
+        if room is None or room.is_empty:
             return cache
         if layers.loaded.state_slots is not None:
             log.warning(
@@ -63,9 +68,14 @@ class StageCache:
             cache._read.append(answer)
             wake()
 
-        store = CacheStore(room, layers.block_bytes, fetched)
-        store.start(device, layers.kv_blocks)
-        cache.store = store
+        share = _host_share(room, layers)
+        taken = replace(room, ram_bytes=share.taken_bytes)
+        if not taken.is_empty:
+            store = CacheStore(taken, layers.block_bytes, fetched)
+            store.start(device, layers.kv_blocks)
+            cache.store = store
+        cache.host = HostWatch(share, cache.store)
+        cache.host.begin()
         return cache
 
     @property
@@ -119,19 +129,17 @@ class StageCache:
         return [self._read.popleft() for _ in range(len(self._read))]
 
     def go_on(self, kept: RowsKept, block_bytes: int) -> bool:
-        """Whether what is cached stays in the ring's next epoch; else nothing is cached any more,
-        and blocks are of this size from now on."""
-        stays = kept.chains_stay and not self.store.tiers.has_room
-        if not stays:
-            self.clear(block_bytes)
-        return stays
-
-    def clear(self, block_bytes: int) -> None:
-        """Cache nothing, and blocks of this size from now on."""
-        self.store.clear(block_bytes)
+        """Whether what the device caches stays in the ring's next epoch; else nothing is cached any
+        more. Lower tiers begin empty, with blocks of this size from now on. Raises StageError where
+        blocks that stay could not be copied in."""
+        self.store.clear(block_bytes)  # Nothing is filled any more when it returns.
+        for arriving in self._arriving if kept.chains_stay else ():
+            arriving.check()
         self._read.clear()
         self._arriving.clear()
-        self.device.blocks_out(RetainBlocks())
+        if not kept.chains_stay:
+            self.device.blocks_out(RetainBlocks())
+        return kept.chains_stay
 
     def shed(self) -> None:
         """Drop the blocks cached in host memory: the host is short of it."""
@@ -143,6 +151,14 @@ class StageCache:
         self._arriving = [one for one in self._arriving if not one.is_there]
         for arriving in self._arriving:
             arriving.settle(numbers)
+
+
+def _host_share(room: CacheRoom, layers: Prepared) -> HostShare:
+    """What a stage takes of its PC's memory once its layers are there. On a CPU the pages of its KV
+    are taken only as requests come."""
+    is_card = layers.loaded.device.startswith("cuda")
+    kv_bytes = 0 if is_card else layers.kv_blocks * layers.block_bytes
+    return host_share(room, read_main_memory(), kv_bytes, is_pinned=is_card)
 
 
 def _with_room(tiers: CacheTiers) -> CacheTiers | None:

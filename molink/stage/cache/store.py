@@ -137,6 +137,18 @@ class CacheStore:
         """Lose the blocks in host memory."""
         self._jobs.put(_Shed())
 
+    # -- in any thread --------------------------------------------------------------------------
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes that are taken of host memory."""
+        return self._blocks.host.taken_blocks * self._blocks.block_bytes
+
+    def host_room(self, size_bytes: int) -> None:
+        """Take no more than this of host memory from now on. What is beyond it is given back at
+        once, whatever the thread waits for."""
+        self._blocks.spare(size_bytes)
+
     # -- in the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -195,7 +207,7 @@ class CacheStore:
     # -- the beginning --------------------------------------------------------------------------
 
     def _room_for(self, block_bytes: int) -> CacheTiers:
-        host = self.room.ram_bytes // block_bytes
+        host = (self.room.ram_bytes or 0) // block_bytes
         file = self.room.disk_bytes // (block_bytes + TAG_BYTES)
         return CacheTiers(min(host, TIER_BLOCKS_MAX), min(file, TIER_BLOCKS_MAX))
 

@@ -5,6 +5,7 @@ there was, and what to do.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,20 +21,21 @@ from molink_scheduler.units import MB
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES = 16 * 2**20
-"""Bytes that are copied out at once, or one block: a step that writes where one of them stands
-waits for it, 3 ms at 5 GB/s."""
+PIECE_BYTES = 32 * 2**20
+"""Bytes that are copied out at once, or one block: enough for a card to be quick."""
 
 
 @dataclass(slots=True)
 class TierBlocks:
-    """Blocks of one size below a device's memory; for one thread at a time."""
+    """Blocks of one size below a device's memory; but for `spare`, for one thread at a time."""
 
     folder: str
     """Folder of the file."""
     block_bytes: int
     tiers: CacheTiers
     """Room of each tier."""
+    spare_bytes: int = field(init=False, default=sys.maxsize)
+    """Host memory that the PC can spare now."""
     host: HostBlocks = field(init=False)
     file: SealedFile | None = field(init=False, default=None)
     _warned_of: set[str] = field(init=False, default_factory=set)
@@ -46,6 +48,12 @@ class TierBlocks:
     def empty_host(self) -> None:
         """Have no block in host memory, and let the system have that."""
         self.host = HostBlocks(self.block_bytes, self.tiers.host_blocks)
+        self.spare(self.spare_bytes)
+
+    def spare(self, size_bytes: int) -> None:
+        """Take no more than this of host memory from now on; from any thread."""
+        self.spare_bytes = size_bytes
+        self.host.spare(size_bytes // self.block_bytes)
 
     def _open_file(self) -> None:
         try:
@@ -65,8 +73,8 @@ class TierBlocks:
 
     def lower(self, number: int) -> None:
         """Move a block from host memory into the file, unless it was lost on its way."""
-        if number in self.host:
-            self._write(number, self.host[number])
+        if (block_W := self.host.get(number)) is not None:
+            self._write(number, block_W)
             self.host.drop(number)
 
     def copy_out(self, tier: int, leaving: BlocksOut, is_wanted: Callable[[], bool]) -> None:
@@ -132,10 +140,9 @@ class TierBlocks:
         return found
 
     def _one_found(self, number: int) -> BlockBytes | None:
-        if number in self.host:
-            return self.host[number]
-        if self.file is None or number not in self.file:
-            return None
+        block_W = self.host.get(number)
+        if block_W is not None or self.file is None or number not in self.file:
+            return block_W
         try:
             block = self.file.read(number)
             if block is None or len(block) != self.block_bytes:

@@ -1,8 +1,9 @@
 """Health figures of a ring's head, beside those that every stage reports."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from molink.stage_protocol.health import CacheTiersHealth, StageHealth
+from molink.stage_protocol.health import WITHOUT_ROOM_MAX, CacheTiersHealth, StageHealth
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
@@ -23,7 +24,14 @@ def with_head(health: StageHealth, source: WorkSource, now: float) -> StageHealt
         micro_batch_count=source.micro_batches.count,
         progress=progress,
         cache_tiers=_cache_tiers(source.book),
+        without_room=tuple(_without_room(source))[:WITHOUT_ROOM_MAX],
     )
+
+
+def _without_room(head: HeadScheduler) -> Iterator[int]:
+    """Ids of the requests that wait until the ring counts with more room."""
+    away = (one for one in head.prompts.waiting if head.book.room_is_away(one))
+    return (one.request_id for one in away)
 
 
 def _cache_tiers(book: KvBook) -> CacheTiersHealth | None:

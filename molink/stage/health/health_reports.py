@@ -17,7 +17,7 @@ from molink.stage.health.recent_work import RecentWork
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.shadowing import Shadowing
-from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.health import RoomOffer, StageHealth
 from molink.stage_protocol.progress import SHADOWED_MAX, ShadowProgress, StageProgress
 from molink_scheduler.stage.core import StageCore, WorkSource
 
@@ -173,6 +173,7 @@ class HealthReports:
             shadow_lag=self.shadowing.lag(now),
             recent_refused=self.recent.refusals(now),
             rows_refused=packing.complaints,
+            offer=RoomOffer.of(core.source.room),
         )
         held = self.engine.report(watched=self.audited)
         return self.head_health(with_engine(health, held, now), core.source, now)

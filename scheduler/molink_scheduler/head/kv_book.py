@@ -56,6 +56,7 @@ class KvBook:
         """Book of a ring in which nothing is held or cached. `chains_stay`: what was cached
         `before`, in the ring's epoch before, may stay."""
         ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
+        ledger.blocks_most = blocks_for(ring.tokens_most)
         cache = RingCache.of(
             ledger,
             ring.tiers,
@@ -70,6 +71,12 @@ class KvBook:
     def blocks_available(self) -> int:
         """Blocks that a request could get."""
         return self.ledger.blocks_free + self.cache.blocks_droppable
+
+    def room_is_away(self, sequence: Sequence) -> bool:
+        """Whether a request that waits may grow beyond what the ring counts with now. It would be
+        preempted and admitted again without end, so it waits until more places are back."""
+        needed = blocks_for(sequence.request.tokens_max)
+        return needed > self.ledger.blocks_total and not sequence.is_kept
 
     def prefix(self, sequence: Sequence) -> CachedPrefix | None:
         """The cached beginning of a request that holds nothing. At least its last token is left to

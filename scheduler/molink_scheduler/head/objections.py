@@ -15,7 +15,7 @@ from itertools import chain
 from molink_scheduler.batch import DECODE, Span
 from molink_scheduler.events import BatchReturned, SampledToken
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.timing.round_tracker import stamps_objection
@@ -24,8 +24,8 @@ from molink_scheduler.timing.round_tracker import stamps_objection
 def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None) -> str | None:
     """Why a request cannot be computed on this ring; None: it can, when there is room."""
     name, tokens = f"request {request.request_id}", request.tokens_max
-    if blocks_for(tokens) > kv.blocks_total:
-        return f"{name} may grow to {tokens} tokens, the ring holds {kv.tokens_capacity}"
+    if blocks_for(tokens) > kv.blocks_most:
+        return f"{name} may grow to {tokens} tokens, the ring holds {kv.blocks_most * BLOCK_TOKENS}"
     if len(request.output) >= request.sampling.max_tokens:
         return f"{name} has all of its {request.sampling.max_tokens} tokens"
     if limits is None:

@@ -4,8 +4,9 @@ They wait in order of priority, then of their places (`prompt_order`: short ones
 to a bound; those that were kept when the ring lost a stage go first, the shortest before all),
 until the smallest KV capacity on the ring has room for their known tokens and for what they and all
 that run are expected to grow by (`kv_forecast`), and, where layers keep states, a slot is free on
-every stage. They are cut into spans as large as the device has time for; several short ones share a
-batch. A prompt under way is not interrupted by one that goes first.
+every stage. One that may grow beyond the ring's present capacity lets others pass until more of the
+ring's places are back. They are cut into spans as large as the device has time for; several short
+ones share a batch. A prompt under way is not interrupted by one that goes first.
 
 Pure: times are arguments.
 """
@@ -13,6 +14,7 @@ Pure: times are arguments.
 import bisect
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import islice
 
 from molink_scheduler.batch import ADMITTED_BULK_BYTES_MAX, Admission, Span, bulk_bytes
 from molink_scheduler.head.kv_book import KvBook
@@ -78,9 +80,9 @@ class PromptQueue:
         self._budget = PrefillBudget(rows_max, self.clock, self.profile, replayed_max)
 
     @property
-    def waiting_count(self) -> int:
-        """Requests that wait for room."""
-        return len(self._waiting)
+    def waiting(self) -> Collection[Sequence]:
+        """Sequences that wait for room."""
+        return self._waiting
 
     @property
     def wait_until(self) -> float | None:
@@ -199,7 +201,8 @@ class PromptQueue:
             if not sequence.stopping or sequence.is_fed_again:
                 return sequence
         self._computing = [one for one in self._computing if one.admitted and not one.decoding]
-        for sequence in self._waiting[:LOOKED_AT_MAX]:
+        here = (one for one in self._waiting if not self.book.room_is_away(one))
+        for sequence in islice(here, LOOKED_AT_MAX):
             if self.book.awaits(sequence, self._computing):
                 continue
             if self._fits(sequence, sequences):

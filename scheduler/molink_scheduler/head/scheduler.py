@@ -4,14 +4,13 @@ Batching is continuous: a sequence goes round with the decode micro-batches from
 until it ends (`decode_batcher`), so every round has exactly the members that are alive. What the
 device has left over goes to prompts, cut into spans that follow one another down the ring
 (`prompt_queue`). When running requests outgrow the smallest KV capacity on the ring, newer ones sit
-out before the last blocks are gone; when the oldest finds none, the newest of the lowest priority
-is preempted: its blocks are released, its tokens kept. What it has computed stays cached like any
-chain, so it goes to host memory or a file when its room is wanted, and comes back when the request
-is admitted again, as often as it was preempted (`fetches`). What no tier has room for is computed
-anew, as in vLLM's recompute preemption: a home PC's host memory is its owner's, and may be none.
+out before the last blocks are gone; when the oldest finds none, or the ring's capacity is lowered
+(`changing_capacity`), the newest of the lowest priority is preempted: its blocks are released, its
+tokens kept. What it has computed stays cached like any chain: it goes to host memory or a file, and
+comes back as often as the request is admitted again (`fetches`). What no tier has room for is
+computed anew, as by vLLM: a home PC's host memory is its owner's, and may be none.
 
-Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
-to do.
+Pure: `handle` takes what happened, `next_batch` is asked when the device is free.
 """
 
 from collections import abc
@@ -26,6 +25,7 @@ from molink_scheduler.events import (
     BookOrder,
     CacheChanged,
     CacheCleared,
+    CapacityChosen,
     CodecChosen,
     FetchArrived,
     Refuse,
@@ -33,6 +33,7 @@ from molink_scheduler.events import (
     ReleaseArrived,
     RequestCancelled,
     RequestSubmitted,
+    RoomOffered,
     RunBatch,
     SampledToken,
     SendCacheChange,
@@ -40,6 +41,7 @@ from molink_scheduler.events import (
     SendRelease,
     StageEvent,
 )
+from molink_scheduler.head.changing_capacity import ChangingCapacity
 from molink_scheduler.head.decode_batcher import DecodeBatcher, must_leave_it
 from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.kv_book import KvBook
@@ -54,6 +56,7 @@ from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.ring_cache import RingCache
@@ -75,7 +78,10 @@ class HeadScheduler:
     kept: KeptRequests = field(default_factory=KeptRequests)
     """Requests that go on from the ring's epoch before."""
     before: InitVar[RingCache | None] = None  # What was cached in that epoch.
+    own_room: InitVar[StageRoom | None] = None  # Blocks of its own; None: as the ring has.
     book: KvBook = field(init=False)
+    room: StageRoom = field(init=False)
+    capacity: ChangingCapacity = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     decode: DecodeBatcher = field(init=False)
@@ -85,9 +91,10 @@ class HeadScheduler:
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
 
-    def __post_init__(self, before: RingCache | None) -> None:
-        chains_stay = self.kept.resume.chains_stay
-        self.book = KvBook.of(self.settings.ring, before, chains_stay=chains_stay)
+    def __post_init__(self, before: RingCache | None, own_room: StageRoom | None) -> None:
+        self.book = KvBook.of(self.settings.ring, before, chains_stay=self.kept.resume.chains_stay)
+        self.room = own_room or StageRoom(self.kv.blocks_total)
+        self.capacity = ChangingCapacity(self.book, self.room)
         for request_id, tokens in self.kept.tokens:
             self.kv.grow(request_id, tokens)
         self.decode = DecodeBatcher(self.settings, self.clock)
@@ -101,7 +108,7 @@ class HeadScheduler:
     @property
     def running_count(self) -> int:
         """Requests that hold KV."""
-        return len(self._sequences) - self.prompts.waiting_count
+        return len(self._sequences) - self.waiting_count
 
     def computed_tokens(self) -> dict[int, int]:
         """Tokens of each request of which the head holds KV."""
@@ -115,7 +122,7 @@ class HeadScheduler:
     @property
     def waiting_count(self) -> int:
         """Requests that wait for room."""
-        return self.prompts.waiting_count
+        return len(self.prompts.waiting)
 
     def round_waits_s(self, now: float) -> float:
         """Seconds since the oldest micro-batch under way has left; 0: none is."""
@@ -153,6 +160,10 @@ class HeadScheduler:
             case CacheCleared():
                 self.book.clear(self._sequences.values())
                 return []
+            case CapacityChosen() | RoomOffered():
+                self.capacity.changed(event)
+                self.prompts.released()
+                return []
             case BlocksRead(fetched):
                 return [SendFetched(fetched)]
             case FetchArrived(fetched):
@@ -180,7 +191,7 @@ class HeadScheduler:
         self.prompts.link_measured(link_bytes_per_s)
         if self.book.fetches.give_up(now):
             self.prompts.released()
-        orders: list[BookOrder] = []
+        orders = self.capacity.fit(self._sequences.values(), self._settle)
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
         run = self._prefill_batch(now) if prefill_first else None
         run = run or self._decode_batch(orders, now) or self._prefill_batch(now)
@@ -189,7 +200,7 @@ class HeadScheduler:
             run = self._prefill_batch(now)
         is_decode = run is not None and run.batch.batch_class is DECODE
         self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
-        return [*orders, *self._drops()], run
+        return [*orders, *self._drops(), *self.capacity.word()], run
 
     def next_decode(self, now: float) -> tuple[list[BookOrder], RunBatch | None]:
         """Decode step that may interrupt a prefill step under way on the head's device."""

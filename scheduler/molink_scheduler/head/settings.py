@@ -50,7 +50,8 @@ class RingTerms:
     span_tokens: int | None = None
     """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
     state_slots: int | None = None
-    """The fewest on the ring, of those stages whose layers keep states; None: none does."""
+    """The fewest on the ring, of those stages whose layers keep states or windows; None: none
+    does."""
     replay_log_bytes: int = REPLAY_LOG_BYTES
     """Memory of each stage's PC for rows that it has sent, from which a replaced neighbour is
     fed."""
@@ -69,6 +70,9 @@ class RingTerms:
     fifo_prompts: bool = False
     """Whether prompts are computed in the order in which they come, as where the time to a first
     token is promised: short ones that pass would make others miss it."""
+    kv_tokens_most: int = 0
+    """Tokens that it holds with all places of its stages, where some of them are away for now: the
+    bound of one request. Less than its capacity: none are."""
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -81,6 +85,11 @@ class RingTerms:
             raise ValueError(
                 f"replay_log_bytes must be 0 to {REPLAY_LOG_BYTES_MAX}, got {self.replay_log_bytes}"
             )
+
+    @property
+    def tokens_most(self) -> int:
+        """Tokens that one request may have: what the ring holds with all of its places."""
+        return max(self.kv_tokens_capacity, self.kv_tokens_most)
 
     @property
     def own_work_times(self) -> int:

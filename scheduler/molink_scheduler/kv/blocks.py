@@ -83,8 +83,9 @@ class KvBlocks:
     order."""
 
     blocks_total: int
+    """Blocks that may be held at a time: all that there are, or fewer (`resize`)."""
     blocks_free: int = field(init=False)
-    """Blocks that belong to nobody."""
+    """Blocks that belong to nobody and may be held."""
     _free: FreeRuns = field(init=False, default_factory=FreeRuns)
     """Blocks that nobody claims."""
     _tables: dict[int, "array[int]"] = field(init=False, default_factory=dict)
@@ -98,6 +99,8 @@ class KvBlocks:
     """Flag of each block: 1 when it is cached, else 0."""
     _idle: int = field(init=False, default=0)
     """Blocks that only the cache uses."""
+    _lost: list[range] = field(init=False, default_factory=list)
+    """Blocks whose place is gone for good."""
 
     def __post_init__(self) -> None:
         if self.blocks_total < 1:
@@ -121,6 +124,45 @@ class KvBlocks:
     def tokens_capacity(self) -> int:
         """Tokens that all blocks hold."""
         return self.blocks_total * BLOCK_TOKENS
+
+    def resize(self, blocks: int) -> None:
+        """Let so many blocks be held at a time. Those beyond all that there were are a further
+        range of numbers, free ones; of fewer any may be in use.
+
+        Raises ValueError, and changes nothing, where more are held.
+        """
+        if (held := self.blocks_total - self.blocks_free) > blocks:
+            raise ValueError(f"{held} KV blocks are held, which are not to be given back")
+        if further := range(len(self._users), blocks):
+            self._free.add(further)
+            self._users.extend(bytes(len(further)))
+            self._is_cached.extend(bytes(len(further)))
+        self.blocks_free, self.blocks_total = blocks - held, blocks
+
+    def lose(self, blocks: range) -> None:
+        """The place of these blocks is gone for good, with what they held. Who uses one goes on
+        only until it is released or dropped."""
+        for request_id, claim in self._claims.items():
+            self._free.add(claim)
+            self._claims[request_id] = range(0)
+        before = self._free.blocks
+        for run in [*self._free.runs()]:
+            if both := range(max(run.start, blocks.start), min(run.stop, blocks.stop)):
+                self._free.take(run)
+                self._free.add(range(run.start, both.start))
+                self._free.add(range(both.stop, run.stop))
+        self._lost.append(blocks)
+        self.blocks_total -= len(blocks)
+        self.blocks_free -= before - self._free.blocks
+
+    def lost_requests(self) -> frozenset[int]:
+        """Requests that hold blocks whose place is gone."""
+        return frozenset(
+            one for one, table in self._tables.items() if any(map(self._is_lost, table))
+        )
+
+    def _is_lost(self, block: int) -> bool:
+        return any(block in blocks for blocks in self._lost)
 
     def blocks_missing(self, request_id: int, tokens: int) -> int:
         """Blocks that `grow` would take from the free ones."""
@@ -191,8 +233,8 @@ class KvBlocks:
         self._leave(blocks)
 
     def cached_numbers(self) -> frozenset[int]:
-        """Numbers of all cached blocks."""
-        return frozenset(self._cached)
+        """Numbers of all cached blocks whose place is not gone."""
+        return frozenset(one for one, block in self._cached.items() if not self._is_lost(block))
 
     def has(self, number: int) -> bool:
         """Whether the cache holds a block under this number."""
@@ -293,7 +335,7 @@ class KvBlocks:
         for block in blocks:
             self._users[block] -= 1
             if not self._users[block]:
-                free.append(block)
+                free += [] if self._is_lost(block) else [block]
             elif self._users[block] == 1:
                 self._idle += self._is_cached[block]
         self.blocks_free += len(free)

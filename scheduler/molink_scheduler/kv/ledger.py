@@ -30,7 +30,9 @@ class KvLedger:
     state_slots: int | None = None
     """Requests whose states there is room for at a time; None: requests have no states."""
     blocks_free: int = field(init=False)
-    """Blocks that belong to nobody."""
+    """Blocks that belong to nobody; below 0: so many more are held than are counted with now."""
+    blocks_most: int = field(init=False)
+    """Blocks of all places together, some of which may be away for now."""
     blocks_cached: int = field(init=False, default=0)
     _holders: dict[int, _Holder] = field(init=False, default_factory=dict)
 
@@ -39,7 +41,7 @@ class KvLedger:
             raise ValueError(f"a ring needs at least one KV block, got {self.blocks_total}")
         if self.state_slots is not None and self.state_slots < 1:
             raise ValueError(f"a ring needs at least one state slot, got {self.state_slots}")
-        self.blocks_free = self.blocks_total
+        self.blocks_free = self.blocks_most = self.blocks_total
 
     @property
     def tokens_used(self) -> int:
@@ -50,6 +52,12 @@ class KvLedger:
     def tokens_capacity(self) -> int:
         """Tokens that all blocks hold."""
         return self.blocks_total * BLOCK_TOKENS
+
+    def resize(self, blocks: int) -> None:
+        """Count so many blocks from now on; where more are held, less than none are free."""
+        self.blocks_free += blocks - self.blocks_total
+        self.blocks_total = blocks
+        self.blocks_most = max(self.blocks_most, blocks)
 
     def blocks_missing(self, request_id: int, tokens: int) -> int:
         """Blocks that `grow` would take from the free ones."""
@@ -82,12 +90,16 @@ class KvLedger:
         if request_id not in self._holders and not self.has_slot:
             raise OutOfBlocks(f"request {request_id} needs a state slot, none is free")
         missing = self.blocks_missing(request_id, tokens)
-        if missing > self.blocks_free:
+        if missing and missing > self.blocks_free:
             raise OutOfBlocks(
                 f"request {request_id} needs {missing} more blocks, {self.blocks_free} are free"
             )
         self._holders.setdefault(request_id, _Holder()).own += missing
         self.blocks_free -= missing
+
+    def blocks_of(self, request_id: int) -> int:
+        """Blocks that a request holds, shared ones too."""
+        return self.own_blocks(request_id) + self.shared_blocks(request_id)
 
     def own_blocks(self, request_id: int) -> int:
         """Blocks of a request that nobody else uses."""
@@ -124,7 +136,7 @@ class KvLedger:
 
         Raises OutOfBlocks, and changes nothing, when too few blocks are free.
         """
-        if blocks > self.blocks_free:
+        if blocks and blocks > self.blocks_free:
             raise OutOfBlocks(f"{blocks} blocks come back, {self.blocks_free} are free")
         self.blocks_free -= blocks
         self.blocks_cached += blocks

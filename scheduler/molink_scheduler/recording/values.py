@@ -15,6 +15,7 @@ from typing import Any
 
 from molink_scheduler import batch, events, prompt_order, request, resume
 from molink_scheduler.head import (
+    changing_capacity,
     decode_batcher,
     fetches,
     kept_requests,
@@ -31,6 +32,7 @@ from molink_scheduler.head import snapshots as head_snapshots
 from molink_scheduler.kv import (
     block_table,
     blocks,
+    capacity,
     changes,
     fetch_answers,
     ledger,
@@ -57,6 +59,7 @@ _MODULES: tuple[ModuleType, ...] = (
         resume,
         block_table,
         blocks,
+        capacity,
         changes,
         fetch_answers,
         ledger,
@@ -69,6 +72,7 @@ _MODULES: tuple[ModuleType, ...] = (
     ),
     *(book, core, held_request, kept_states, queue, shadow_queue, round_tracker, steps),
     *(
+        changing_capacity,
         decode_batcher,
         fetches,
         kept_requests,

@@ -25,6 +25,12 @@ class StagesLost:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsLost:
+    """A stage has lost a lender, and what lay there: all stages enter the next epoch, and none is
+    fresh. As the stage does, it says with which requests it cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageSilent:
     """Neither its neighbours nor the coordinator hear a stage of the ring."""
 
@@ -96,6 +102,7 @@ class TimePassed:
 
 Event = (
     StagesLost
+    | PartsLost
     | StageSilent
     | FillerFound
     | NeighbourFound

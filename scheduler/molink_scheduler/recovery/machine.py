@@ -19,6 +19,7 @@ from molink_scheduler.recovery.events import (
     FillerFound,
     Loss,
     NeighbourFound,
+    PartsLost,
     PlaceLoaded,
     PlaceReady,
     RequestsListed,
@@ -72,6 +73,8 @@ def recover(state: RingRecovery, event: Event, now: float) -> Step:
     match event:
         case StagesLost(losses, with_coordinator):
             return _lost(state, losses, now, replaced_min=int(not with_coordinator))
+        case PartsLost():
+            return _lost(state, (), now, replaced_min=0)
         case StageSilent():
             return _silent(state, event)
         case FillerFound() | NeighbourFound():

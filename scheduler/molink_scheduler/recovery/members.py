@@ -1,8 +1,7 @@
 """Stages of a ring as its recovery knows them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.resume import Positions
 
 
@@ -13,7 +12,6 @@ class Room:
     kv_tokens: int
     state_slots: int | None = None
     """Requests whose states it holds; None: its layers keep none."""
-    tiers: CacheTiers = field(default_factory=CacheTiers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.recovery.events import Loss, PlaceReady
 from molink_scheduler.recovery.instructions import Extends, Seat
 from molink_scheduler.recovery.members import Member, RingRoom
@@ -98,10 +97,8 @@ class RingRecovery:
     @property
     def chains_stay(self) -> bool:
         """Whether survivors may keep what is cached: the head knows what that is, and a stage that
-        has taken another one's layers, or has tiers, is fed in ways that know no cached blocks."""
-        rooms = [one.room for one in self.members if one.room is not None]
-        has_tiers = CacheTiers.of_ring([room.tiers for room in rooms]).has_room
-        can = self.room.prefix_cache and self.room.state_slots is None and not has_tiers
+        has taken another one's layers is fed in ways that know no cached blocks."""
+        can = self.room.prefix_cache and self.room.state_slots is None
         return can and 0 not in self.fresh and not any(one.has_grown for one in self.members)
 
     def held(self, listed: Positions) -> dict[int, Positions]:

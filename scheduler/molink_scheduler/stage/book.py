@@ -17,7 +17,7 @@ Pure: says what is wrong, drops nothing itself.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from itertools import chain, islice
 
 from molink_scheduler.batch import (
@@ -29,6 +29,7 @@ from molink_scheduler.batch import (
 )
 from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.capacity import RingCapacity, StageRoom
 from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import DEVICE
@@ -52,14 +53,26 @@ class StageBook:
     limits: ModelLimits
     states: KeptStates = field(default_factory=KeptStates)
     """Snapshots of states, where layers keep some."""
+    present_room: InitVar[StageRoom | None] = None  # None: as its ledger counts.
+    room: StageRoom = field(init=False)
+    """Blocks that it has places for, as many as its ledger counts."""
     _held: dict[int, HeldRequest] = field(init=False, default_factory=dict)
     _is_fresh: bool = field(init=False, default=False)
 
     @classmethod
-    def of(cls, table: BlockTable, limits: ModelLimits, states_max: int) -> "StageBook":
+    def of(
+        cls,
+        table: BlockTable,
+        limits: ModelLimits,
+        states_max: int,
+        room: StageRoom | None = None,
+    ) -> "StageBook":
         """Book of a stage in a ring that has room for so many states, where layers keep some."""
-        room = None if table.kv.state_slots is None else states_max
-        return cls(table, limits, KeptStates(room))
+        kept_max = None if table.kv.state_slots is None else states_max
+        return cls(table, limits, KeptStates(kept_max), room)
+
+    def __post_init__(self, present_room: StageRoom | None) -> None:
+        self.room = present_room or StageRoom(self.kv.blocks_total)
 
     @property
     def kv(self) -> KvLedger:
@@ -131,6 +144,23 @@ class StageBook:
         held = self._held.pop(release.request_id, None)
         self.table.leave(() if held is None else held.cached)
         self.kv.release(release.request_id)
+
+    def offer(self, blocks: int) -> None:
+        """Offer so many blocks to the ring from now on."""
+        self.room.offer(blocks)
+        self.kv.resize(self.room.blocks)
+
+    def capacity_objection(self, capacity: RingCapacity) -> str | None:
+        """Why the head cannot count with a capacity; None: it can."""
+        if capacity.blocks <= self.kv.blocks_total:
+            return None
+        return f"the head counts with {capacity.blocks} KV blocks, {self.kv.blocks_total} are here"
+
+    def counted(self, capacity: RingCapacity) -> int:
+        """Note with which capacity the head counts: how many blocks are kept."""
+        self.room.counted(capacity)
+        self.kv.resize(self.room.blocks)
+        return self.room.blocks
 
     def change_objection(self, change: CacheChange) -> str | None:
         """Why the cache cannot change so; None: it can."""

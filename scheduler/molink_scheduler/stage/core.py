@@ -36,6 +36,7 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.resume import Resume
 from molink_scheduler.timing.round_tracker import StageStamp
 from molink_scheduler.timing.steps import DecodeClock
@@ -52,6 +53,10 @@ class WorkSource(Protocol):
     @property
     def clock(self) -> DecodeClock:
         """The rhythm of the micro-batches that pass here."""
+
+    @property
+    def room(self) -> StageRoom:
+        """Blocks that the stage has places for, and those that it offers to its ring."""
 
     @property
     def wait_until(self) -> float | None:

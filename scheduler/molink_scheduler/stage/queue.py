@@ -34,6 +34,7 @@ from molink_scheduler.events import (
     BookOrder,
     CacheChanged,
     CacheCleared,
+    CapacityChosen,
     CodecChosen,
     FetchArrived,
     Piece,
@@ -41,12 +42,15 @@ from molink_scheduler.events import (
     ReleaseArrived,
     RequestCancelled,
     RequestSubmitted,
+    RoomOffered,
     RunBatch,
     SendCacheChange,
+    SendCapacity,
     SendFetched,
     SendRelease,
     StageEvent,
 )
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.timing.steps import DecodeClock, PrefillBudget, StepProfile
 
@@ -82,6 +86,11 @@ class StageQueue:
         return self.order.budget.clock
 
     @property
+    def room(self) -> StageRoom:
+        """Blocks that the stage has places for, and those that it offers."""
+        return self.book.room
+
+    @property
     def wait_until(self) -> float | None:
         """Time to ask again although nothing arrived; None when there is nothing to wait for."""
         return self.order.wait_until
@@ -109,6 +118,8 @@ class StageQueue:
                 if objection is None:
                     self.book.changed(change)
                     return (SendCacheChange(change),)
+            case CapacityChosen() | RoomOffered():
+                return self._resize(event)
             case FetchArrived(fetched):
                 objection = self.book.table.answers.arrived_objection(fetched)
                 if objection is None:
@@ -128,6 +139,16 @@ class StageQueue:
             case _:
                 assert_never(event)
         return (Refuse(objection),)
+
+    def _resize(self, event: CapacityChosen | RoomOffered) -> Sequence[BookOrder | Refuse]:
+        """Offer other places, or pass on with which capacity the head counts."""
+        if isinstance(event, RoomOffered):
+            self.book.offer(event.blocks)
+            return ()
+        capacity = event.capacity
+        if (objection := self.book.capacity_objection(capacity)) is not None:
+            return (Refuse(objection),)
+        return (SendCapacity(capacity.for_next, self.book.counted(capacity)),)
 
     def next_batch(
         self, link_bytes_per_s: float, now: float

@@ -11,11 +11,13 @@ from molink_scheduler.events import (
     RunBatch,
     SampledToken,
     SendCacheChange,
+    SendCapacity,
     SendFetched,
     SendRelease,
     StageEvent,
 )
 from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import WorkSource
 from molink_scheduler.timing.steps import DecodeClock
@@ -153,7 +155,7 @@ class _Events:
                 case SendRelease(release):
                     for listener in self.released:
                         listener(place, release.request_id)
-                case SendCacheChange() | SendFetched():
+                case SendCacheChange() | SendCapacity() | SendFetched():
                     pass
                 case Refuse(reason):
                     for listener in self.refused:
@@ -208,6 +210,10 @@ class _WatchedSource:
 
     def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         self.inner.computed(run, elapsed_s, now)
+
+    @property
+    def room(self) -> StageRoom:
+        return self.inner.room
 
     @property
     def wait_until(self) -> float | None:

@@ -13,6 +13,7 @@ from molink_sim.cli.paper import paper
 from molink_sim.cli.plan import plan
 from molink_sim.cli.replay import replay
 from molink_sim.cli.run import run
+from molink_sim.cli.sessions import sessions
 from molink_sim.cli.swarm import swarm
 
 __all__ = ["main"]
@@ -25,5 +26,5 @@ def main() -> None:
     """Simulate rings with the scheduler that ships: runs, curves, tables, forecasts, the truth."""
 
 
-for command in (cache, compare, micro_batches, paper, plan, replay, run, swarm):
+for command in (cache, compare, micro_batches, paper, plan, replay, run, sessions, swarm):
     main.add_command(command)

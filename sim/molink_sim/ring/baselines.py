@@ -26,6 +26,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.timing.steps import DecodeClock
 
 STEP_TOKENS_MAX = 2048
@@ -60,6 +61,8 @@ class IterationHead:
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     wait_until: float | None = field(init=False, default=None)
     """Time to ask again, never: only a message brings work."""
+    room: StageRoom = field(default_factory=lambda: StageRoom(1))
+    """Room of its stage, which never changes."""
     _engines: list[_Engine] = field(init=False)
     _idle: deque[_Engine] = field(init=False)
     """Engines without a batch under way, the longest idle first."""
@@ -196,6 +199,8 @@ class FifoStageQueue:
 
     clock: DecodeClock = field(default_factory=DecodeClock)
     wait_until: float | None = None
+    room: StageRoom = field(default_factory=lambda: StageRoom(1))
+    """Room of its stage, which never changes."""
     _batches: dict[int, Batch] = field(init=False, default_factory=dict)
     _next_id: int = field(init=False, default=0)
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX, Admission
 from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler
@@ -17,6 +17,7 @@ from molink_scheduler.head.settings import (
 from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
@@ -34,6 +35,7 @@ from molink_sim.outcome import BusyTimes
 from molink_sim.ring.baselines import FifoStageQueue, IterationHead
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.messages import CODEC_RATIO
+from molink_sim.ring.simulated_store import SimulatedStore
 from molink_sim.ring.stage import Stage
 from molink_sim.ring.tail import TOKEN_ID, Tail
 from molink_sim.ring.taken_layers import RingNode, nodes_of, with_nodes
@@ -47,6 +49,7 @@ ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 31, vocabulary_size=TOKEN_ID + 
 """Limits that bind nothing: only lengths are simulated, and what a ring holds bounds those."""
 
 Sampled = Callable[[Sent], None]
+Admitted = Callable[[tuple[Admission, ...]], None]
 
 
 @dataclass(slots=True)
@@ -149,6 +152,8 @@ class RingMaker:
     """A new one for the lane of this name."""
     keeps_rows: bool
     """Whether stages log their rows, because one may be replaced."""
+    admitted: Admitted
+    """Hears whom heads begin."""
 
     def ring(self, number: int, spec: RingSpec, epoch: int, sampled: Sampled) -> Ring:
         """A ring at rest; `sampled` hears of its tokens."""
@@ -182,7 +187,7 @@ class RingMaker:
         spec, is_tail = ring.spec, index == len(ring.spec.stages) - 1
         if index == 0:
             return StageCore(self._head(spec, resume, missing), is_tail, resume)
-        return StageCore(self._queue(spec.stages[index], resume), is_tail, resume)
+        return StageCore(self._queue(spec, spec.stages[index], resume), is_tail, resume)
 
     def _line(self, ring: Ring, index: int, uplink: Uplink | None = None) -> Line:
         upload_mbps = ring.spec.stages[index].upload_mbps
@@ -228,9 +233,11 @@ class RingMaker:
             layers=1 if system.prefill_blocks_decode else stage.layers,
             tail=Tail(),
             send_copy=copies,
+            admitted=self.admitted if index == 0 else _unheard,
             epoch=ring.epoch,
             log=ReplayLog(log_rows) if self.keeps_rows else None,
             parts=ring.nodes[index].parts,
+            lower=SimulatedStore(_tiers(spec)),
             result_is_next_decode=system.policy == PAPER_POLICY,
             after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
         )
@@ -246,6 +253,9 @@ class RingMaker:
             micro_batch_candidates=tuple(range(1, candidates_max + 1)),
             span_tokens=system.span_tokens and min(system.span_tokens, SPAN_TOKENS_MAX),
             state_slots=_state_slots(spec),
+            prefix_cache=system.prefix_cache,
+            tiers=_tiers(spec),
+            fifo_prompts=system.fifo_prompts,
         )
         scheduler = HeadScheduler(
             HeadSettings(terms, spec.row_bytes), KeptRequests(resume, missing)
@@ -261,12 +271,11 @@ class RingMaker:
             return self._iteration_head(spec).tokens_max
         return blocks_for(_kv_tokens(spec)) * BLOCK_TOKENS
 
-    def _queue(self, stage: StageSpec, resume: Resume) -> WorkSource:
+    def _queue(self, spec: RingSpec, stage: StageSpec, resume: Resume) -> WorkSource:
         if self.system.prefill_blocks_decode:
             return FifoStageQueue()
-        book = StageBook(
-            BlockTable(KvLedger(blocks_for(stage.kv_tokens), stage.state_slots)), ANY_MODEL
-        )
+        ledger = KvLedger(blocks_for(stage.kv_tokens), stage.state_slots)
+        book = StageBook(BlockTable(ledger, _tiers(spec)), ANY_MODEL)
         book.resume(resume)
         rows_max, hybrid = self.system.span_tokens or SPAN_TOKENS, stage.state_slots is not None
         fed_max = fed_rows_max(self.system.span_tokens, passed_on=resume.next_fresh)
@@ -276,6 +285,14 @@ class RingMaker:
 
 def _kv_tokens(spec: RingSpec) -> int:
     return min(stage.kv_tokens for stage in spec.stages)
+
+
+def _tiers(spec: RingSpec) -> CacheTiers:
+    return CacheTiers.of_ring([stage.tiers for stage in spec.stages])
+
+
+def _unheard(admissions: tuple[Admission, ...]) -> None:
+    """What stages behind the head begin was begun by it."""
 
 
 def _state_slots(spec: RingSpec) -> int | None:

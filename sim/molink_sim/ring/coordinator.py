@@ -7,19 +7,22 @@ from their tokens by another one, or by the next.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
+from molink_scheduler.batch import Admission
 from molink_scheduler.events import RequestCancelled, RequestSubmitted, SampledToken, StageEvent
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.resume import requests_to_resume
-from molink_scheduler.routing.pace_estimator import UNKNOWN_PACE
-from molink_scheduler.routing.ring_choice import Routing, choose_ring
-from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.routing.admission import RingAdmission
+from molink_scheduler.routing.ring_choice import choose_ring
 from molink_scheduler.token_ids import token_bytes
 from molink_sim.clock import Clock
 from molink_sim.network.link import Sent
 from molink_sim.outcome import RequestOutcome
+from molink_sim.ring.outlook import RingOutlook
+from molink_sim.ring.session_replay import SessionReplay
 from molink_sim.ring.tail import TOKEN_ID
-from molink_sim.scenario import RequestArrival
+from molink_sim.scenario import EntrySpec, RequestArrival
 
 LOSSES_MAX = 8
 """Losses that a request survives, as in `ring_client`: after more it may be what ends the rings."""
@@ -45,6 +48,9 @@ class RingEndpoint:
     keeps_states: bool
     """Whether layers keep states, which cannot go back: then no request goes on where it is."""
     survivors_stay: bool
+    outlook: RingOutlook
+    """What is known of the ring, for who comes next."""
+    admission: RingAdmission
     epoch: int = 0
     outstanding_tokens: int = 0
     """Tokens of requests that have not ended, prompt and all that they may generate."""
@@ -60,6 +66,7 @@ class _Live:
 
     outcome: RequestOutcome
     request_id: int
+    prompt: bytes
     held_tokens: int = 0
     """First tokens of the request of which all stages surely hold KV."""
     is_parked: bool = False
@@ -82,6 +89,10 @@ class Coordinator:
     rings: list[RingEndpoint]
     arrivals: list[RequestArrival]
     """Requests to come, in order of time."""
+    entry: EntrySpec
+    sessions: SessionReplay
+    random: Random
+    """What `random` routing draws from."""
     requests: list[RequestOutcome] = field(init=False, default_factory=list)
     """All, in order of arrival; a request's number is its place."""
     _live: dict[int, _Live] = field(init=False, default_factory=dict)
@@ -90,7 +101,9 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         if self.arrivals:
-            self.clock.at(self.arrivals[0].at_s, self._arrived, self.arrivals[0])
+            self.clock.at(self.arrivals[0].at_s, self._next_arrived, 0)
+        for arrival in self.sessions.first():
+            self.clock.at(arrival.at_s, self._arrived, arrival)
 
     @property
     def unfinished(self) -> int:
@@ -109,14 +122,28 @@ class Coordinator:
             number = request_number(token.request_id)
             request = self.requests[number]
             request.token_times_s.append(now)
+            live, endpoint = self._live.get(number), self.rings[request.ring]
+            endpoint.outlook.token_came(number, now)
             if token.finished:
                 self._finish(request)
-            elif (live := self._live.get(number)) is not None:
+            elif live is not None:
                 live.held_tokens = request.input_tokens + len(request.token_times_s) - 1
+                if live.held_tokens == request.input_tokens:
+                    self._answer(live, endpoint)
 
     def is_done(self) -> bool:
         """Whether all have arrived and ended."""
-        return not self._live and len(self.requests) == len(self.arrivals)
+        asked = len(self.arrivals) + self.sessions.asked_count
+        return not self._live and len(self.requests) == asked
+
+    def admitted(self, admissions: tuple[Admission, ...]) -> None:
+        """A head has begun requests, with what was cached of them."""
+        for admission in admissions:
+            outcome = self.requests[request_number(admission.request_id)]
+            if not outcome.token_times_s:
+                outcome.cached_tokens = admission.cached_tokens
+                outlook = self.rings[outcome.ring].outlook
+                outlook.was_cached(outcome.number, admission.cached_tokens)
 
     # -- losses ----------------------------------------------------------------------------------
 
@@ -143,6 +170,7 @@ class Coordinator:
         those that some stage is `missing`; others are computed anew."""
         endpoint = self.rings[ring]
         endpoint.epoch, endpoint.is_paused = epoch, False
+        endpoint.outlook.mirror.clear()
         resumed = dict(listed).keys() - missing
         for request_id in dict(listed).keys() & missing:
             self._send(endpoint, RequestCancelled(request_id))
@@ -166,6 +194,7 @@ class Coordinator:
                 self._fail(live)
             elif not self._has_met_enough(live):
                 endpoint.outstanding_tokens -= live.tokens
+                endpoint.outlook.left(live.outcome.number, 0)
                 live.number_anew()
                 self._move(live)
 
@@ -173,6 +202,7 @@ class Coordinator:
         """Let a ring serve again, with nothing on it."""
         endpoint = self.rings[ring]
         endpoint.submit, endpoint.epoch, endpoint.is_up = submit, epoch, True
+        endpoint.outlook.mirror.clear()
         for live in [live for live in self._live.values() if live.is_parked]:
             self._move(live)
 
@@ -202,44 +232,73 @@ class Coordinator:
         ]
         live.is_parked = not holding
         if holding:
-            live.outcome.ring = self._least_loaded(holding, live.outcome)
+            live.outcome.ring = self._best(holding, live.outcome, live.prompt)
             self._submit(live)
 
     # -- requests --------------------------------------------------------------------------------
 
-    def _arrived(self, arrival: RequestArrival) -> None:
-        number = len(self.requests)
-        outcome = RequestOutcome(
-            number, 0, self.clock.now, arrival.input_tokens, arrival.output_tokens
-        )
-        outcome.ring = ring = self._choose_ring(outcome)
-        self.requests.append(outcome)
-        if number + 1 < len(self.arrivals):
-            following = self.arrivals[number + 1]
-            self.clock.at(max(self.clock.now, following.at_s), self._arrived, following)
-        self._take(outcome, self.rings[ring])
+    def _next_arrived(self, index: int) -> None:
+        self._arrived(self.arrivals[index])
+        if index + 1 < len(self.arrivals):
+            at_s = max(self.clock.now, self.arrivals[index + 1].at_s)
+            self.clock.at(at_s, self._next_arrived, index + 1)
 
-    def _take(self, outcome: RequestOutcome, endpoint: RingEndpoint) -> None:
-        live = _Live(outcome, outcome.number)
+    def _arrived(self, arrival: RequestArrival) -> None:
+        lengths = arrival.input_tokens, arrival.output_tokens
+        outcome = RequestOutcome(len(self.requests), 0, self.clock.now, *lengths)
+        outcome.session = arrival.session
+        prompt = arrival.prompt or self._prompt(arrival.input_tokens)
+        outcome.ring = self._choose_ring(outcome, prompt)
+        self.requests.append(outcome)
+        self._take(_Live(outcome, outcome.number, prompt), self.rings[outcome.ring])
+
+    def _take(self, live: _Live, endpoint: RingEndpoint) -> None:
+        outcome = live.outcome
         if self._submission(live).request.tokens_max > endpoint.tokens_max:
             outcome.refused = True
         elif not endpoint.is_up:
             outcome.failed = True
+        elif not self._admits(live, endpoint):
+            outcome.refused = True
         else:
             self._live[outcome.number] = live
             self._submit(live)
+            return
+        self._follow(outcome)
+
+    def _admits(self, live: _Live, endpoint: RingEndpoint) -> bool:
+        state = endpoint.outlook.state(live.prompt, endpoint.outstanding_tokens)
+        asked = live.outcome.input_tokens, self.entry.targets
+        return endpoint.admission.decide(state, *asked).admitted
+
+    def _answer(self, live: _Live, endpoint: RingEndpoint) -> None:
+        """A first token has come: refuse the rest where the ring is to, at this point."""
+        state = endpoint.outlook.state(b"", endpoint.outstanding_tokens)
+        if not endpoint.admission.goes_on(state, self.entry.targets):
+            live.outcome.refused = True
+            self._send(endpoint, RequestCancelled(live.request_id))
+            self._leave(live.outcome.number)
+
+    def _follow(self, outcome: RequestOutcome) -> None:
+        """A request has ended, one way or another: its session goes on, or the next one begins."""
+        if outcome.session is not None:
+            now, answered = self.clock.now, outcome.finished
+            following = self.sessions.following(outcome.session, now, answered=answered)
+            if following is not None:
+                self.clock.at(following.at_s, self._arrived, following)
 
     def _submit(self, live: _Live) -> None:
         endpoint = self.rings[live.outcome.ring]
+        endpoint.outlook.sent(live.outcome.number, live.prompt, self.clock.now)
         endpoint.outstanding_tokens += live.tokens
         if not endpoint.is_paused:
             self._send(endpoint, self._submission(live))
 
     def _submission(self, live: _Live) -> RequestSubmitted:
         outcome = live.outcome
-        prompt, sampling = self._prompt(outcome.input_tokens), SamplingParams(outcome.output_tokens)
         output = (TOKEN_ID,) * len(outcome.token_times_s)
-        return RequestSubmitted(Request(live.request_id, prompt, sampling, output))
+        sampling = SamplingParams(outcome.output_tokens)
+        return RequestSubmitted(Request(live.request_id, live.prompt, sampling, output))
 
     def _send(self, endpoint: RingEndpoint, event: StageEvent) -> None:
         """Send a message to the head."""
@@ -247,28 +306,34 @@ class Coordinator:
             self.clock.now + endpoint.one_way_s, endpoint.submit, Sent(endpoint.epoch, event)
         )
 
-    def _choose_ring(self, outcome: RequestOutcome) -> int:
-        """Least loaded ring of those that are up; the first of all when none is."""
+    def _choose_ring(self, outcome: RequestOutcome, prompt: bytes) -> int:
+        """The best ring of those that are up; of all when none is."""
         up = [ring for ring, endpoint in enumerate(self.rings) if endpoint.is_up]
-        return self._least_loaded(up or range(len(self.rings)), outcome)
+        return self._best(up or range(len(self.rings)), outcome, prompt)
 
-    def _least_loaded(self, rings: Sequence[int], outcome: RequestOutcome) -> int:
-        """Prompts have no content here, so nothing is cached, and the load alone decides."""
-        states = [
-            RingState(UNKNOWN_PACE, outstanding_tokens=self.rings[ring].outstanding_tokens)
-            for ring in rings
-        ]
-        asked = outcome.input_tokens, outcome.output_tokens
-        return rings[choose_ring(Routing.LOAD, states, *asked)]
+    def _best(self, rings: Sequence[int], outcome: RequestOutcome, prompt: bytes) -> int:
+        endpoints = [self.rings[ring] for ring in rings]
+        states = [one.outlook.state(prompt, one.outstanding_tokens) for one in endpoints]
+        asked, draw = (outcome.input_tokens, outcome.output_tokens), self.random.random()
+        return rings[choose_ring(self.entry.routing, states, *asked, draw)]
 
     def _finish(self, outcome: RequestOutcome) -> None:
         outcome.finished = True
+        live = self._live.get(outcome.number)
+        if live is not None:
+            answer = token_bytes((TOKEN_ID,)) * (outcome.output_tokens - 1)
+            self.rings[outcome.ring].outlook.computes(live.prompt + answer)
         self._leave(outcome.number)
 
     def _leave(self, number: int) -> None:
         live = self._live.pop(number, None)
-        if live is not None and not live.is_parked:
-            self.rings[live.outcome.ring].outstanding_tokens -= live.tokens
+        if live is None:
+            return
+        endpoint, outcome = self.rings[live.outcome.ring], live.outcome
+        if not live.is_parked:
+            endpoint.outstanding_tokens -= live.tokens
+            endpoint.outlook.left(number, len(outcome.token_times_s) * outcome.finished)
+        self._follow(outcome)
 
     def _prompt(self, tokens: int) -> bytes:
         """Token ids without content, the same bytes for all prompts of a length."""

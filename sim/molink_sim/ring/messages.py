@@ -5,6 +5,7 @@ The sizes are those of `molink.wire.frames`, fitted to what it encodes for 1 to 
 
 from molink_scheduler.batch import Batch
 from molink_scheduler.events import BatchReturned
+from molink_scheduler.kv.changes import CacheChange, KeepBlocks
 
 HEADER_BYTES = 35
 SPAN_BYTES = 11
@@ -17,6 +18,9 @@ SAMPLE_BYTES = 8
 """A token of the vocabulary, its request and whether it ended."""
 
 FORGET_BYTES = 8
+RUN_BYTES = 20
+"""Bytes of a run of blocks in a change of the cache."""
+
 CODEC_RATIO = {"raw": 1.0, "lossless": 0.7, "int8": (64 + 2 + 2) / 128, "fp8": (64 + 2) / 128}
 """Packed bytes over raw ones (16 bits a value, groups of 64): docs/scheduling.md; lossless packs
 bfloat16 activations to about 70 %."""
@@ -32,3 +36,9 @@ def sampled_bytes(message: BatchReturned) -> int:
     """Size of what the tail sends to the head."""
     spans, samples, stamps = len(message.spans), len(message.sampled), len(message.stamps)
     return SAMPLED_HEADER_BYTES + SPAN_BYTES * spans + SAMPLE_BYTES * samples + STAMP_BYTES * stamps
+
+
+def change_bytes(change: CacheChange) -> int:
+    """Size of a change of the cache."""
+    runs = len(change.kept) if isinstance(change, KeepBlocks) else len(change.runs)
+    return FORGET_BYTES + RUN_BYTES * runs

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from molink_scheduler.batch import DECODE, PREFILL, Batch, BatchClass, Release
+from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release
 from molink_scheduler.events import (
     BatchArrived,
+    BlocksRead,
     CacheChanged,
     Decision,
+    FetchArrived,
     KeepRows,
     Refuse,
     ReleaseArrived,
     RunBatch,
     SendCacheChange,
+    SendCapacity,
     SendFetched,
     SendRelease,
     SendRows,
@@ -30,6 +33,7 @@ from molink_scheduler.events import (
     WaitUntil,
 )
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.kv.changes import CacheChange, FetchBlocks, Fetched
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.extension import Extension
@@ -39,7 +43,8 @@ from molink_sim.clock import Clock
 from molink_sim.network.link import Link, Sent
 from molink_sim.outcome import BusyTimes
 from molink_sim.ring.device import Device, PrefillStep
-from molink_sim.ring.messages import FORGET_BYTES, activations_bytes, sampled_bytes
+from molink_sim.ring.messages import FORGET_BYTES, activations_bytes, change_bytes, sampled_bytes
+from molink_sim.ring.simulated_store import SimulatedStore
 from molink_sim.ring.tail import Tail
 from molink_sim.ring.taken_layers import SumCost, TakenLayers, batch_s, missing_of
 from molink_sim.scenario import StageSpec, StepCost
@@ -68,11 +73,15 @@ class Stage:
     """Draws tokens on the last stage; idle elsewhere."""
     send_copy: Callable[[Sent], None]
     """Sends the coordinator a copy of the tail's tokens."""
+    admitted: Callable[[tuple[Admission, ...]], None]
+    """Tells the coordinator whom the head has begun, and with what."""
     epoch: int
     log: ReplayLog | None
     """Log of the rows that it has sent, a byte for each; None: no stage is ever replaced."""
     parts: range
     """Stages of the ring as it began whose layers it has."""
+    lower: SimulatedStore
+    """Memory below its device's, in this epoch."""
     result_is_next_decode: bool = False
     """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
     and 2."""
@@ -147,6 +156,7 @@ class Stage:
             self.log.go_on(kept)
         self.tail.keep_only(dict(kept.requests))
         self._inbox.clear()
+        self.lower = SimulatedStore(self.lower.tiers)  # Nothing stays cached.
         self.epoch, self.core = epoch, new_core(kept, frozenset(missing))
         return missing
 
@@ -178,10 +188,11 @@ class Stage:
                 case SendRelease(release):
                     self._release(release)
                 case SendCacheChange(change):
-                    if not self.core.is_tail:
-                        self._send(CacheChanged(change), DECODE, FORGET_BYTES, 0)
-                case SendFetched():
-                    pass  # Simulated stages have no memory below their device's.
+                    self._change_cache(change, now)
+                case SendFetched(fetched):
+                    self._send(FetchArrived(fetched), DECODE, FORGET_BYTES, 0)
+                case SendCapacity():
+                    pass  # Places of simulated stages are as many for good.
                 case WaitUntil(at):
                     self._sleep(at, now)
                 case Refuse():
@@ -189,6 +200,15 @@ class Stage:
                 case _:
                     assert_never(decision)
         return begun
+
+    def _change_cache(self, change: CacheChange, now: float) -> None:
+        if not self.core.is_tail:
+            self._send(CacheChanged(change), DECODE, change_bytes(change), 0)
+        read_at = self.lower.change(change, now)
+        if read_at is not None and isinstance(change, FetchBlocks):
+            blocks = sum(count for _, count in change.runs)
+            read = BlocksRead(Fetched(change.fetch_id, blocks))
+            self.clock.at(read_at, self.receive, Sent(self.epoch, read))
 
     def _release(self, release: Release) -> None:
         if self.log is not None:
@@ -202,6 +222,8 @@ class Stage:
 
     def _begin(self, run: RunBatch, now: float) -> None:
         batch = run.batch
+        if batch.admissions:
+            self.admitted(batch.admissions)
         if run.result_due_at is not None:
             self.link.set_decode_result_due(run.result_due_at)
             if self.result_is_next_decode:

@@ -1,21 +1,26 @@
 """One agent, a node for each lent device; what its owner wants holds for all of them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.control.messages.payloads import AssignedWork, NodeState, WeightsSource
+from molink.node.stage_handle import StageHandle
+from molink.stage_protocol.messages import LoadStage, SetCacheRam, StageWork, decode_line
 from molink_agent.daemon.agent import DEVICES_EVERY_S, NO_DEVICE, assign_devices
 from molink_agent.daemon.process import node_name
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.status_text import status_lines
+from molink_scheduler.units import GB
 from tests.agent.daemon.agents import PAIR, FakeGroup, agent_with
 from tests.agent.probe.fake_nvml import FakeCard
 from tests.control.assignments import loading
 
+LOAD = LoadStage("m", StageWork((0, 2), "cpu", "auto"), "127.0.0.1")
 WORK = AssignedWork(
     layers=(0, 2), device="cuda:1", dtype="float32", weights=WeightsSource(model="m")
 )
@@ -74,6 +79,28 @@ async def test_a_driver_that_is_silent_takes_no_device_from_a_stage(tmp_path):
     agent._devices_checked_at -= DEVICES_EVERY_S
     await agent.refresh()
     assert devices(agent) == ["cuda:0", "cuda:1"]
+
+
+def told_of_cache(handle) -> list[int | None]:
+    commands = map(decode_line, handle.child.lines)
+    return [one.lent_bytes for one in commands if isinstance(one, SetCacheRam)]
+
+
+async def test_main_memory_for_cached_kv_is_back_at_once_and_lent_again(tmp_path):
+    agent, _ = await running(tmp_path, FakeCard(), FakeCard())
+    for node in agent.nodes:
+        lines: list[bytes] = []
+        child = SimpleNamespace(pid=7, lines=lines, write_line=lines.append)
+        node.stage.handle = StageHandle("stage", LOAD, child)
+    handles = [node.stage.handle for node in agent.nodes]
+    await agent.refresh()
+    assert told_of_cache(handles[0]) == [], "a stage has what it took"
+    await answer_owner(agent, {"command": "pause"})
+    await agent.refresh()
+    await answer_owner(agent, {"command": "resume"})
+    LimitsFile(tmp_path).set("cache_ram_gb", "3")
+    await answer_owner(agent, {"command": "look"})
+    assert [told_of_cache(one) for one in handles] == [[0, None, 3 * GB // 2]] * 2
 
 
 async def test_a_pause_holds_for_all_devices_and_so_does_leaving(tmp_path):

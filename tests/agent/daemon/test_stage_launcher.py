@@ -176,7 +176,7 @@ async def test_a_stage_takes_what_is_lent_for_cached_kv_only_where_its_ring_cach
     monkeypatch.setattr(ThisPc, "lent", lent)
     monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
     load = await launcher.more(asked(device="cpu", prefix_cache=is_cached), (), lambda share: None)
-    room = CacheRoom(0, GB, str(pc.data_dir / "kv-cache"))
+    room = CacheRoom(None, GB, str(pc.data_dir / "kv-cache"), stages=2)
     assert load.cache_room == (room if is_cached else None)
 
 

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from molink.control.messages.base import ModelSize
 from molink.hardware.card_memory import kept_free_bytes
+from molink.hardware.host import MEMORY_RESERVE_BYTES_MAX
 from molink_agent.limits.lent import (
     BESIDE_STAGE_BYTES,
     DISK_RESERVE_BYTES,
-    MEMORY_RESERVE_BYTES_MAX,
     lent_cache,
     lent_devices,
     lent_disk_bytes,
@@ -128,9 +128,15 @@ def test_stages_share_what_is_lent_for_cached_kv(tmp_path):
     assert room.folder.startswith(str(tmp_path))
 
 
-def test_no_cache_is_lent_that_nobody_has_set(tmp_path):
-    assert lent_cache(OwnerLimits(), tmp_path, 1) is None
+def test_main_memory_for_cached_kv_is_lent_as_far_as_it_is_idle_unless_its_owner_has_spoken(
+    tmp_path,
+):
+    room = lent_cache(OwnerLimits(), tmp_path, 3)
+    assert (room.ram_bytes, room.disk_bytes, room.stages) == (None, 0, 3)
     assert lent_cache(OwnerLimits(cache_ram_bytes=0), tmp_path, 1) is None
+    assert lent_cache(OwnerLimits(memory_bytes=8 * GB), tmp_path, 1) is None
+    both = lent_cache(OwnerLimits(memory_bytes=8 * GB, cache_ram_bytes=GB), tmp_path, 1)
+    assert both.ram_bytes == GB
 
 
 @given(CAPS, CAPS, SIZES, SIZES, SIZES)

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from molink.hardware.host import ContainerLimits, container_limits
 from molink_agent.probe.machine import (
-    ContainerLimits,
     Wsl,
-    container_limits,
     cpu_facts,
     disk_free_bytes,
     read_machine,

@@ -97,6 +97,12 @@ def test_stages_share_what_is_lent_for_cached_kv_where_any_is(is_cached, told):
         assert (room and (room.ram_bytes, room.disk_bytes)) == told
 
 
+def test_stages_share_what_is_idle_where_nothing_is_said_of_cached_kv():
+    plan = plan_of(nodes=2, standbys=1)
+    room = plan.load(0, plan.works[0]).cache_room
+    assert (room.ram_bytes, room.disk_bytes, room.stages) == (None, 0, 3)
+
+
 def test_what_no_ring_can_do_is_refused():
     with pytest.raises(UserError, match="6 layers"):
         plan_of(nodes=7)

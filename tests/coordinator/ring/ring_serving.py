@@ -12,6 +12,7 @@ from molink.coordinator.ring.links import (
 from molink.errors import RingError, StageError
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
+from molink.stage_protocol.health import StageHealth
 from molink.wire.frames import (
     Cancel,
     FinishReason,
@@ -22,6 +23,7 @@ from molink.wire.frames import (
 )
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.capacity import Offer
 from molink_scheduler.recovery.instructions import ResumeRequests
 from molink_scheduler.request import SamplingParams
 
@@ -63,6 +65,8 @@ class FakeStage:
 
     name: str
     failed: bool = False
+    offer: Offer = Offer(0, 4)  # noqa: RUF009 - a tuple
+    health: StageHealth | None = None
 
     def fail(self, reason: str) -> StageError:
         self.failed = True
@@ -77,7 +81,7 @@ class Serving:
 
     async def __aenter__(self) -> "Serving":
         self.stages = [FakeStage("anna"), FakeStage("ben")]
-        ring = SimpleNamespace(stages=self.stages, terms=TERMS)
+        ring = SimpleNamespace(stages=self.stages, terms=TERMS, epoch=1)
         self.client = RingClient(CARD, ring, self.links, head_silent=lambda: None)
         self.run = asyncio.create_task(self.client.run())
         return self
@@ -115,7 +119,7 @@ class Serving:
 
 
 def next_ring(s: Serving) -> SimpleNamespace:
-    return SimpleNamespace(stages=s.stages, terms=TERMS)
+    return SimpleNamespace(stages=s.stages, terms=TERMS, epoch=2)
 
 
 def going_on(listed: Collection[int] = (), missing: Collection[int] = ()) -> ResumeRequests:

@@ -187,6 +187,9 @@ class FakeClient:
     def served(self):
         return self.counts
 
+    def take_room(self):
+        """All offer what they have loaded."""
+
     def note_prompts(self, head, now):
         pass
 

@@ -73,8 +73,8 @@ def test_they_are_copied_as_they_were_or_said_to_be_lost(seed, count, pools, dat
     assert not lost or room < count * leaving.packed.block_bytes
 
 
-def test_a_step_waits_only_for_the_piece_that_is_copied_then(monkeypatch):
-    """And copies what is still to come itself."""
+def test_a_step_waits_for_nobody(monkeypatch):
+    """Also where the block is being copied just then."""
     pool, gate, begun = pool_of(8, 1), threading.Event(), threading.Event()
     leaving = leaving_of([pool], [range(8)])
     before_BW = leaving.packed.take([range(8)])
@@ -89,13 +89,10 @@ def test_a_step_waits_only_for_the_piece_that_is_copied_then(monkeypatch):
     monkeypatch.setattr(PackedBlocks, "copy_out", slow)
     thread = copied_by(leaving, [2, 2, 4], out_BW, lost)
     assert begun.wait(30)
-    leaving.vacate(0, {2, 7}, 10**9)
-    assert leaving.waiting_bytes == 2 * leaving.packed.block_bytes
-    pool.wipe([2, 7])
-    threading.Timer(0.05, gate.set).start()
-    leaving.vacate(0, {1}, 10**9)
-    assert gate.is_set(), "it is copied right now"
-    pool.wipe([1])
+    leaving.vacate(0, {1, 2, 7}, 10**9)
+    assert leaving.waiting_bytes == 3 * leaving.packed.block_bytes
+    pool.wipe([1, 2, 7])
+    gate.set()
     thread.join(30)
     assert not lost and np.array_equal(out_BW, before_BW)
 

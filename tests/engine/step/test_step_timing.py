@@ -52,3 +52,14 @@ def test_prefill_spans_stand_behind_what_came_before(stage, steps):
     assert steps[0] == (BatchClass.PREFILL, [(0, 8)])
     assert set(map(str, steps[1:])) == {str((BatchClass.PREFILL, [(8, 20)]))}
     assert stage.kv.tokens_used == 0
+
+
+def test_windows_that_have_moved_on_are_no_hindrance(tmp_path):
+    """Steps are repeated, and shorter contexts follow longer ones."""
+    save_tiny("gemma3_text", tmp_path)
+    stage = cpu_stage(tmp_path, range(LAYERS), kv_tokens=1024)
+    timer = StepTimer(stage)
+    assert stage.windows.layers
+    assert timer.decode(rows=2, context=200).step_s > 0
+    assert timer.decode(rows=2, context=60).step_s > 0
+    assert timer.prefill(rows=40, before=120).step_s > 0

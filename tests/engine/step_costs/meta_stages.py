@@ -68,6 +68,7 @@ def card_stage(name: str, layers: range, count: int, fused: FusedChoice) -> Stag
     stage.prepare(kv_tokens=TOKENS)
     stage.model.to("meta")
     stage.device, stage._pool = torch.device("meta"), KvPool(TOKENS)
+    stage.windows.tensors = KvPool(stage.windows.tensors.slots)
     for states in stage.states.layers.values():
         states |= {key: state.to("meta") for key, state in states.items()}
     stage._transfers = transfers_on(stage.device)

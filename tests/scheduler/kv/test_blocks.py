@@ -154,3 +154,58 @@ def test_blocks_behind_what_is_kept_are_given_back():
     kv.release(1)
     kv.release(2)
     assert kv.blocks_free == 8
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 90)), max_size=40), st.data())
+def test_as_many_blocks_are_held_as_may_be_and_none_twice(moves, data):
+    kv, tokens = KvBlocks(12), {}
+    for request_id, wanted in moves:
+        if wanted % 3 == 0:
+            kv.release(request_id)
+            tokens.pop(request_id, None)
+        elif wanted % 3 == 1:
+            held = kv.blocks_total - kv.blocks_free
+            kv.resize(data.draw(st.integers(max(1, held), 30)))
+        else:
+            wanted = max(wanted, tokens.get(request_id, 0))
+            try:
+                kv.grow(request_id, wanted)
+                tokens[request_id] = wanted
+            except OutOfBlocks:
+                assert kv.blocks_missing(request_id, wanted) > kv.blocks_free
+        tables = [block for one in kv.holders() for block in kv.table(one)]
+        assert len(set(tables)) == len(tables) == kv.blocks_total - kv.blocks_free
+
+
+def test_what_is_held_is_not_given_back():
+    kv = KvBlocks(8)
+    kv.grow(1, 5 * BLOCK_TOKENS)
+    with pytest.raises(ValueError, match="5 KV blocks are held"):
+        kv.resize(4)
+    kv.resize(5)
+    with pytest.raises(OutOfBlocks):
+        kv.grow(2, 1)
+    kv.resize(10)
+    kv.grow(2, 5 * BLOCK_TOKENS)
+    assert kv.blocks_free == 0
+
+
+def test_a_lost_place_takes_its_requests_and_cached_blocks_and_is_never_used_again():
+    kv = KvBlocks(4)
+    kv.resize(10)  # Six more at another place: [4, 10).
+    for request_id, blocks in ((1, 3), (2, 3), (3, 2)):
+        kv.grow(request_id, blocks * BLOCK_TOKENS, blocks * BLOCK_TOKENS)
+    kv.keep(1, 0, range(70, 72))
+    kv.keep(2, 0, range(80, 82))
+    there = {one for one in (1, 2, 3) if any(block >= 4 for block in kv.table(one))}
+    assert 0 < len(there) < 3
+    at_home = {one for one in (70, 71, 80, 81) if kv.places([one])[0] < 4}
+    kv.lose(range(4, 10))
+    assert kv.lost_requests() == there and kv.cached_numbers() == at_home
+    for request_id in (1, 2, 3):
+        kv.release(request_id)
+    kv.drop_all()
+    assert (kv.blocks_total, kv.blocks_free, kv.lost_requests()) == (4, 4, frozenset())
+    kv.grow(9, 4 * BLOCK_TOKENS)
+    assert sorted(kv.table(9)) == [0, 1, 2, 3]
+    assert kv.tokens_used == 4 * BLOCK_TOKENS

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.recording.recovery_log import RecoveryLog
 from molink_scheduler.recovery.events import (
     FillerFound,
@@ -222,9 +221,9 @@ def test_a_silent_stage_without_a_standby_is_waited_for():
     assert tell(state, StageSilent(2, 10.0, True)) == (state, ()), "its ring stands still"
 
 
-@pytest.mark.parametrize("place, tiers, stays", [(1, 0, True), (0, 0, False), (1, 8, False)])
-def test_cached_blocks_stay_where_the_head_knows_them(place, tiers, stays):
-    room = Room(4096, tiers=CacheTiers(tiers))
+@pytest.mark.parametrize("place, stays", [(1, True), (0, False)])
+def test_cached_blocks_stay_where_the_head_knows_them(place, stays):
+    room = Room(4096)
     state = a_ring(3, room, prefix_cache=True)
     loaded = lost(place), FillerFound(place), PlaceLoaded(1, place, room)
     _, (join,) = tell(state, *loaded, RequestsListed(1, ()))

@@ -33,7 +33,7 @@ def test_each_block_is_as_it_was_kept(blocks_max, orders, chunk_bytes):
                     room.drop(one)
                     del kept[one]
             assert room.taken_blocks <= blocks_max
-            assert all(room[one].tolist() == [value] * 8 for one, value in kept.items())
+            assert all(room.get(one).tolist() == [value] * 8 for one, value in kept.items())
             assert number not in room
 
 
@@ -69,3 +69,21 @@ def test_where_the_system_gives_no_more_it_goes_on_with_what_it_has():
 def test_what_no_system_has_is_a_memory_error():
     with pytest.raises(MemoryError):
         host_blocks(2**30, 2**20, "cpu")
+
+
+def test_what_is_given_back_is_nobody_else_s_while_it_is_copied(monkeypatch):
+    """The longest taken goes first, as a whole; later there is room again."""
+    monkeypatch.setattr(host_module, "CHUNK_BYTES", 4 * 8)
+    room = HostBlocks(8, 12)
+    parts = [room.take(range(first, first + 4), memory) for first in (0, 4, 8)]
+    room.drop(5)
+    room.spare(7)
+    assert (room.taken_blocks, room.get(3), room.get(5)) == (4, None, None)
+    parts[0][:], parts[1][:] = 7, 8
+    assert room.get(8) is not None and len(room.take([20], memory)) == 1
+    room.spare(12)
+    again = [room.take(range(first, first + 4), memory) for first in (30, 40)]
+    for part_BW in (*again, parts[2]):
+        part_BW[:] = 9
+    assert (parts[0] == 7).all() and (parts[1] == 8).all()
+    assert room.taken_blocks <= 12

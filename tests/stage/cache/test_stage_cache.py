@@ -1,17 +1,33 @@
 """What comes back into a stage's blocks, and goes again before it is there."""
 
+import queue
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.cached_blocks import BlocksOfParts
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.moving_blocks import MovingBlocks
+from molink.engine_protocol.values import RowsKept
 from molink.errors import StageError
 from molink.stage.cache.stage_cache import StageCache
+from molink.stage.cache.store import CacheStore
+from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.kv.blocks import KvBlocks
-from molink_scheduler.kv.changes import DropBlocks, FetchBlocks
+from molink_scheduler.kv.changes import (
+    DropBlocks,
+    FetchBlocks,
+    KeepBlocks,
+    KeptBlocks,
+    LowerBlocks,
+)
+from molink_scheduler.kv.tiers import HOST
+
+
+def bytes_of(pool, block):
+    return b"".join(rows[block].numpy().tobytes() for rows in pool.block_rows())
 
 
 class Part:
@@ -28,7 +44,8 @@ def part():
 
 @pytest.fixture
 def cache(part):
-    store = SimpleNamespace(fetch=lambda *given: None, drop=lambda numbers: None)
+    ignored = dict.fromkeys(("fetch", "drop", "clear"), lambda *given: None)
+    store = SimpleNamespace(**ignored)
     return StageCache(BlocksOfParts([part]), store)
 
 
@@ -66,3 +83,38 @@ def test_a_copy_that_failed_ends_the_stage(cache, part):
     part.moving._filled[0].end(RuntimeError("out of memory"))
     with pytest.raises(StageError, match="out of memory"):
         cache.take_read()
+
+
+def kept(part, *, stays):
+    return RowsKept((), frozenset(), part.kv.cached_numbers(), chains_stay=stays)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_what_the_device_holds_outlives_a_lost_stage_and_lower_tiers_begin_empty(part, stays):
+    """What has been answered for is filled before the next epoch begins."""
+    device, answers = BlocksOfParts([part]), queue.SimpleQueue()
+    part.kv_memory.write(0, torch.arange(96), *(torch.randn(96, 2, 4) for _ in "kv"))
+    size = device.packed.block_bytes
+    cache = StageCache(device, CacheStore(CacheRoom(ram_bytes=4 * size), size, answers.put))
+    cache.store.start(device, 6)
+    part.kv.grow(1, 64)
+    cache.change(KeepBlocks((KeptBlocks(1, 0, 20, 3),)))
+    content = bytes_of(part.kv_memory, part.kv.places([21])[0])
+    cache.change(LowerBlocks(HOST, ((21, 2),)))
+    cache.change(FetchBlocks(0, ((21, 1),)))
+    assert answers.get(timeout=30).blocks == 1
+    assert cache.go_on(kept(part, stays=stays), size) is stays
+    assert part.kv.cached_numbers() == ({20, 21} if stays else set())
+    if stays:
+        assert bytes_of(part.kv_memory, part.kv.places([21])[0]) == content
+    assert cache.take_read() == [], "answers of the epoch before are nobody's"
+    cache.change(FetchBlocks(1, ((22, 1),)))
+    assert answers.get(timeout=30).blocks == 0
+
+
+def test_blocks_that_stay_are_as_good_as_their_copy(cache, part):
+    cache.change(FetchBlocks(0, ((5, 2),)))
+    part.moving._filled[0].end(RuntimeError("out of memory"))
+    with pytest.raises(StageError, match="out of memory"):
+        cache.go_on(kept(part, stays=True), 1)
+    assert not cache.go_on(kept(part, stays=False), 1), "nobody reads them"

@@ -135,19 +135,11 @@ def kernels_for(query_THA: torch.Tensor, layer: LayerKv) -> AttentionKernels | N
 
 def shape_of(heads: int, layer: LayerKv, variant: AttentionVariant) -> Shape:
     """Sizes of an attention call of so many query heads."""
-    kv_heads, keys, values = layer.keys.kv_heads, layer.keys.rows_SKA, layer.values.rows_SKA
-    return Shape(
-        kv_heads=kv_heads,
-        group=heads // kv_heads,
-        key_size=layer.keys.size,
-        value_size=layer.values.size,
-        key_token=keys.stride(0),
-        key_head=keys.stride(1),
-        value_token=values.stride(0),
-        value_head=values.stride(1),
-        scale=variant.scale,
-        softcap=variant.softcap or 0.0,
-    )
+    keys, values, softcap = layer.keys.rows_SKA, layer.values.rows_SKA, variant.softcap or 0.0
+    _, kv_heads, key_size = keys.shape
+    sizes = (kv_heads, heads // kv_heads, key_size, values.shape[2])
+    strides = (*keys.stride()[:2], *values.stride()[:2])  # To the next token and kv head.
+    return Shape(*sizes, *strides, variant.scale, softcap)
 
 
 def batch_of(batch: RaggedBatch, window: int | None) -> Batch:

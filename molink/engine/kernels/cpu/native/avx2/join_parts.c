@@ -1,0 +1,3 @@
+/* `join_parts_f32` and `join_parts_bf16`, compiled for AVX2 and FMA. */
+
+#include "../join_parts.h"

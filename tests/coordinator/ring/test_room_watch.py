@@ -1,0 +1,91 @@
+"""Room for KV that stages offer: what the head is told of it, and who is told that it waits."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink.coordinator.ring.room_watch import terms_now
+from molink.serving.timeline import RequestTimeline
+from molink.wire.frames import SetCapacity, SetCodec, TokenSample
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.capacity import Offer, RingCapacity
+from tests.coordinator.ring.ring_serving import (
+    FakeStage,
+    Serving,
+    asked,
+    going_on,
+    next_ring,
+    until,
+)
+from tests.coordinator.upkeep.world import REPORT
+
+
+async def test_the_head_counts_with_the_least_that_any_stage_offers():
+    async with Serving() as s:
+        s.client.take_room()
+        assert s.links.sent == [], "all offer what they have loaded, which the head knows"
+        s.stages[1].offer = Offer(1, 2)
+        for _ in range(2):
+            s.client.take_room()
+        assert s.links.sent == [SetCapacity(RingCapacity(2, (0, 1)))]
+        s.stages[0].offer, s.stages[1].offer = Offer(4, 3), Offer(2, 9)
+        s.client.take_room()
+        assert s.links.sent[1:] == [SetCapacity(RingCapacity(3, (4, 2)))]
+
+
+async def test_in_the_next_epoch_the_head_hears_of_it_before_anything_is_asked_of_it():
+    async with Serving() as s:
+        s.stages[1].offer = Offer(1, 2)
+        s.client.take_room()
+        s.client.pause()
+        s.stages[1].offer = Offer(2, 1)
+        s.client.take_room()
+        s.client.go_on(next_ring(s), going_on(), "lost")
+        s.client.take_room()
+        assert s.links.sent[1:] == [SetCapacity(RingCapacity(1, (0, 2))), SetCodec("raw")]
+
+
+async def test_no_more_requests_go_on_than_there_is_room_for_now():
+    async with Serving() as s:
+        ids = []
+        for count in (1, 2, 3):
+            s.ask(max_tokens=30)
+            ids.append(await s.submitted(count))
+            s.links.tell(TokenSample(ids[-1], 7))
+            await until(lambda: s.client.tokens_sent == len(ids))
+        assert dict(s.client.to_resume()).keys() == set(ids)
+        s.stages[0].offer = Offer(1, 2)
+        assert dict(s.client.to_resume()).keys() == set(ids[:2])
+
+
+@pytest.mark.parametrize(
+    ("offers", "now", "most"),
+    [
+        ((Offer(0, 4), Offer(0, 9)), 64, 64),
+        ((Offer(1, 3), Offer(0, 9)), 48, 64),
+        ((Offer(3, 4), Offer(0, 9)), 64, 64),
+    ],
+)
+def test_the_longest_request_is_what_the_ring_holds_with_all_places(offers, now, most):
+    stages = [FakeStage("anna", offer=offer) for offer in offers]
+    terms = terms_now(RingTerms(64), stages)
+    assert (terms.kv_tokens_capacity, terms.tokens_most) == (now, most)
+    again = terms_now(terms, [FakeStage("anna", offer=Offer(0, 4))])
+    assert again.kv_tokens_capacity == 64, "who had offered less is not there any more"
+
+
+async def test_who_waits_for_room_is_told_so_with_both_figures():
+    async with Serving() as s:
+        _, request_id = await asked(s, max_tokens=50)
+        live = s.client._live[request_id]
+        live.timeline = timeline = RequestTimeline("m", 2, 50)
+        s.stages[0].offer = Offer(1, 2)
+        s.stages[0].health = replace(REPORT, without_room=(request_id,))
+        s.client.take_room()
+        assert timeline.report(0.0).waits_for == (
+            "It may grow to 51 tokens, and its ring has room for 32 of 64 now: it waits until more "
+            "is back."
+        )
+        s.stages[0].health = REPORT
+        s.client.take_room()
+        assert timeline.report(0.0).waits_for == ""

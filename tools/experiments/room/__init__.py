@@ -1,0 +1,1 @@
+"""What room KV takes, and what it costs to take less."""

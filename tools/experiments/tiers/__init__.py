@@ -1,0 +1,1 @@
+"""What KV costs that leaves a device's memory and comes back."""
