@@ -8,7 +8,9 @@ SHORT = {"cache_control": {"type": "ephemeral"}}
 
 @pytest.fixture(scope="module")
 def server(tools):
-    with tools.serving("demo", "--nodes", "2", "--kv-tokens", "1024") as server:
+    """Without host memory, where what nobody marked would stay as well."""
+    options = ("--nodes", "2", "--kv-tokens", "1024", "--cache-ram-gb", "0")
+    with tools.serving("demo", *options) as server:
         yield server
 
 

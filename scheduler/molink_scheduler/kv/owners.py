@@ -106,9 +106,12 @@ class Owners:
         asking: str | None,
         cached: int,
         counts: Callable[[int, int], bool],
+        *,
+        spare: bool = False,
     ) -> Iterator[tuple[int, int]]:
         """Ends of a tier, each at its turn, and how many blocks of it go at most, until so many
-        have gone; each is entered no more. They count as held by the owner who is `asking`."""
+        have gone; each is entered no more. They count as held by the owner who is `asking`.
+        `spare`: what an owner wished to keep stays, within his share."""
         left = max(0, self.blocks_in[tier] - blocks)
         while (short := self.blocks_in[tier] - left) > 0:
             holders = [one for one in self._owners.items() if one[1].blocks[tier]]
@@ -116,7 +119,7 @@ class Owners:
             if not giving:
                 return
             idle = next((one for one in giving if self._gives_first(one, tier, cached)), None)
-            name, share = idle or next(iter(giving)), 0
+            name, share = next(iter(giving)) if idle is None else idle, 0
             if len(giving) > 1 and idle is None:
                 sizes = {name: one.blocks[tier] for name, one in giving.items()}
                 if asking in sizes:
@@ -126,9 +129,14 @@ class Owners:
                 share -= blocks if name == asking else 0
             heap, held = giving[name].ends[tier], giving[name].blocks
             kept = max(0, share, held[tier] - short)
+            fair = held[tier]
+            if asking not in (None, name):
+                fair = (held[tier] + blocks - short) // 2 if len(giving) == 1 else kept
             while held[tier] > kept and heap:
                 if idle is not None and heap[0][0]:
                     break  # What it wished to keep goes with others' shares.
+                if spare and heap[0][0] and held[tier] <= (kept := max(kept, fair)):
+                    return
                 *_, entry, here = heapq.heappop(heap)
                 if counts(entry, here):
                     yield here, held[tier] - kept

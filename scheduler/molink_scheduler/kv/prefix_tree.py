@@ -188,11 +188,13 @@ class PrefixTree:
             self.unpin(held)
         return here, numbers
 
-    def drop(self, blocks: int, tier: int = DEVICE, asking: str | None = None) -> list[range]:
+    def drop(
+        self, blocks: int, tier: int = DEVICE, asking: str | None = None, *, spare: bool = False
+    ) -> list[range]:
         """Drop so many blocks of a tier for an owner, or all that nobody holds, and what is behind
         them in lower ones: the numbers of all."""
         dropped: list[range] = []
-        for here, most in self._turns(tier, blocks, asking):
+        for here, most in self._turns(tier, blocks, asking, spare):
             if self._nodes[here].children:
                 dropped += self._drop_behind(here)
             dropped += self._shorten(here, most)
@@ -373,8 +375,11 @@ class PrefixTree:
         if self._owners.unswept > 2 * len(self._nodes) + STALE_ENTRIES_MAX:
             self._owners.sweep(self._counts)
 
-    def _turns(self, tier: int, blocks: int, asking: str | None) -> Iterator[tuple[int, int]]:
-        return self._owners.turns(tier, blocks, asking, self._next_number, self._counts)
+    def _turns(
+        self, tier: int, blocks: int, asking: str | None, spare: bool
+    ) -> Iterator[tuple[int, int]]:
+        cached, counts = self._next_number, self._counts
+        return self._owners.turns(tier, blocks, asking, cached, counts, spare=spare)
 
     def _counts(self, entry: int, here: int) -> bool:
         """Whether an entry of a heap still stands for an end that may go."""

@@ -21,11 +21,13 @@ from molink_scheduler.kv.tiers import DEVICE, FILE, CacheTiers
 class TieredTree(PrefixTree):
     """Cached chains of all salts, over all tiers."""
 
-    def lower(self, tier: int, below: int, blocks: int, asking: str | None = None) -> list[range]:
+    def lower(
+        self, tier: int, below: int, blocks: int, asking: str | None = None, *, spare: bool = False
+    ) -> list[range]:
         """Move so many blocks of a tier for an owner, or all that nobody holds, to a lower one:
         their numbers."""
         moved: list[range] = []
-        for here, most in self._turns(tier, blocks, asking):
+        for here, most in self._turns(tier, blocks, asking, spare):
             if (stay := self._nodes[here].blocks - most) > 0:
                 self._cut(here, stay)
             moved += self._nodes[here].numbers
@@ -38,21 +40,31 @@ class TieredTree(PrefixTree):
     ) -> list[tuple[int, list[range]]]:
         """Let so many blocks of a tier go for an owner to the next lower one that has room. Those
         that go first are pushed further down by the others: in order, the tier and the numbers,
-        DEVICE for those that are dropped."""
+        DEVICE for those that are dropped. What nobody wished to keep goes first, and pushes nothing
+        down that somebody did."""
+        before = self.blocks_in[tier]
+        moves = self._put_down(tiers, tier, blocks, asking, spare=True)
+        if (left := blocks - before + self.blocks_in[tier]) > 0:
+            moves += self._put_down(tiers, tier, left, asking, spare=False)
+        return moves
+
+    def _put_down(
+        self, tiers: CacheTiers, tier: int, blocks: int, asking: str | None, *, spare: bool
+    ) -> list[tuple[int, list[range]]]:
         moves: list[tuple[int, list[range]]] = []
         below = tiers.below(tier)
         while below is not None and blocks > 0:
             wanted = min(blocks, tiers.capacity(below))
             short = wanted - (tiers.capacity(below) - self.blocks_in[below])
             if short > 0:
-                moves += self.put_down(tiers, below, short, asking)
+                moves += self._put_down(tiers, below, short, asking, spare=spare)
             room = min(wanted, tiers.capacity(below) - self.blocks_in[below])
-            moved = self.lower(tier, below, room, asking) if room > 0 else []
+            moved = self.lower(tier, below, room, asking, spare=spare) if room > 0 else []
             if not moved:
                 break  # All that is there is held.
             moves.append((below, moved))
             blocks -= sum(map(len, moved))
-        if blocks > 0 and (dropped := self.drop(blocks, tier, asking)):
+        if blocks > 0 and (dropped := self.drop(blocks, tier, asking, spare=spare)):
             moves.append((DEVICE, dropped))
         return moves
 

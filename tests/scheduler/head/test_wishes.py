@@ -56,6 +56,24 @@ def test_a_hit_renews_the_wish(make_ring, make_request):
     assert prefilled(ring, 42) == 1
 
 
+@pytest.mark.parametrize(("wishes", "computed"), [((), 65), (((64, 3600),), 1)])
+def test_a_wished_chat_goes_down_and_comes_back_where_another_is_forgotten(
+    make_ring, make_request, wishes, computed
+):
+    """Requests that fill the devices push it down, where others are pushed out beneath it."""
+    tiers = CacheTiers(8, 8, 1e-6, 1e-6)
+    ring = make_ring(1, 2, 16 * 16, prefix_cache=True, tiers=tiers)
+    ring.submit_at(0.0, make_request(0, (*CHAT, 99), 4, wishes=wishes))
+    for number in range(1, 12):
+        prompt = tuple(range(1000 * number, 1000 * number + 15 * 16))
+        ring.submit_at(10.0 * number, make_request(number, prompt, 4))
+    ring.submit_at(130.0, make_request(12, (*CHAT, 98), 4))
+    ring.run()
+    assert ring.answers[12] == ring.expected_answer(12)
+    assert prefilled(ring, 12) == computed
+    assert ring.head.book.fetches.fetched_blocks == (4 if wishes else 0)
+
+
 @st.composite
 def wishing(draw):
     requests = []

@@ -151,9 +151,10 @@ def test_who_is_idle_keeps_what_he_wished_and_nothing_else():
     ask(tree, "@anna", range(20), (20, 3600))
     ask(tree, "@anna", range(500, 520))
     ask(tree, "@carl", range(600, 620), (20, 3600))
+    ask(tree, "", range(700, 710))
     for at in range(2, 10 * IDLE_TURNOVERS + 20):
         ask(tree, "@ben", range(1000 * at, 1000 * at + 10), room=100)
-    assert cached(tree, "@anna", range(500, 520)) == 0
+    assert cached(tree, "@anna", range(500, 520)) == cached(tree, "", range(700, 710)) == 0
     assert cached(tree, "@anna", range(20)) == cached(tree, "@carl", range(600, 620)) == 20
     tree.pass_time(3600)
     for at in range(1000, 1010):
@@ -178,6 +179,32 @@ def test_a_wish_goes_down_all_tiers_before_it_is_forgotten():
     assert cached(tree, "", range(5), FILE) == 5
     tree.drop(5, FILE)
     assert cached(tree, "", range(5), FILE) == 0
+
+
+def test_what_nobody_wished_pushes_no_wish_out_of_a_lower_tier():
+    tree, tiers = make_tree(), CacheTiers(10, 0)
+    ask(tree, "", range(5), (5, 3600))
+    tree.put_down(tiers, DEVICE, 5)
+    for at in range(1, 6):
+        ask(tree, "", range(1000 * at, 1000 * at + 8))
+        tree.put_down(tiers, DEVICE, 8, "")
+    assert cached(tree, "", range(5), HOST) == 5
+    assert tree.blocks_in[HOST] == 10
+    ask(tree, "", range(100, 110), (10, 300))
+    tree.put_down(tiers, DEVICE, 10, "")
+    assert cached(tree, "", range(100, 110), HOST) == 10
+
+
+def test_a_wish_beyond_the_share_counts_as_nothing_below_either():
+    """Anna's wishes fill host memory before Ben's first prompt comes down."""
+    tree, tiers = make_tree(), CacheTiers(10, 0)
+    ask(tree, "@anna", range(10), (10, 3600))
+    tree.put_down(tiers, DEVICE, 10, "anna")
+    for at in range(1, 6):
+        ask(tree, "@ben", range(1000 * at, 1000 * at + 8))
+        tree.put_down(tiers, DEVICE, 8, "ben")
+    assert cached(tree, "@anna", range(10), HOST) == 5
+    assert tree.blocks_in[HOST] == 10
 
 
 def test_what_goes_down_together_keeps_its_own_wishes():
