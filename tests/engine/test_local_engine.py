@@ -172,9 +172,7 @@ def test_what_lay_at_a_lost_lender_is_named_missing_and_offered_no_more(tiny):
     engine = prepared(tiny[0], 0, 2)
     for request_id in (1, 2):
         engine.step(StepInputs(prompt(request_id), PROMPT), nothing, nothing)
-        engine.blocks_out(
-            KeepBlocks((KeptBlocks(request_id, 0, 70 + request_id, 1),)), copied=False
-        )
+        engine.blocks_out(KeepBlocks((KeptBlocks(request_id, 0, 70 + request_id, 1),)))
     kv = engine.executor.kv
     at_home, lent = (kv.table(one) for one in (1, 2))
     assert max(at_home) < min(lent)

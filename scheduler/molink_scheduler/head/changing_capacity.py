@@ -27,13 +27,15 @@ class ChangingCapacity:
     """Blocks that the head has itself."""
     _untold: RingCapacity | None = field(init=False, default=None)
 
-    def changed(self, event: CapacityChosen | RoomOffered) -> None:
-        """Count with another capacity, or offer other places of the head's own, from now on."""
+    def changed(self, event: CapacityChosen | RoomOffered) -> list[BookOrder]:
+        """Count with another capacity, or offer other places of the head's own, from now on; stages
+        hear of it with the next batch (`word`)."""
         if isinstance(event, RoomOffered):
             self.room.offer(event.blocks)
-            return
-        self.book.ledger.resize(event.capacity.blocks)
-        self._untold = event.capacity
+        else:
+            self.book.ledger.resize(event.capacity.blocks)
+            self._untold = event.capacity
+        return []
 
     def fit(
         self,

@@ -6,9 +6,8 @@ device has left over goes to prompts, cut into spans that follow one another dow
 (`prompt_queue`). When running requests outgrow the smallest KV capacity on the ring, newer ones sit
 out before the last blocks are gone; when the oldest finds none, or the ring's capacity is lowered
 (`changing_capacity`), the newest of the lowest priority is preempted: its blocks are released, its
-tokens kept. What it has computed stays cached like any chain: it goes to host memory or a file, and
-comes back as often as the request is admitted again (`fetches`). What no tier has room for is
-computed anew, as by vLLM: a home PC's host memory is its owner's, and may be none.
+tokens kept. What it has computed stays cached like any chain, also in host memory or a file, and
+comes back as often as it is admitted again (`fetches`); what no tier has room for is computed anew.
 
 Pure: `handle` takes what happened, `next_batch` is asked when the device is free.
 """
@@ -161,9 +160,8 @@ class HeadScheduler:
                 self.book.clear(self._sequences.values())
                 return []
             case CapacityChosen() | RoomOffered():
-                self.capacity.changed(event)
                 self.prompts.released()
-                return []
+                return self.capacity.changed(event)
             case BlocksRead(fetched):
                 return [SendFetched(fetched)]
             case FetchArrived(fetched):
