@@ -1,5 +1,6 @@
 """A ring's capacity changes at any moment: no token is wrong, no stage holds more than it has."""
 
+import os
 from random import Random
 
 import pytest
@@ -10,6 +11,9 @@ from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.changing_ring import ChangingRing
 from tests.sweeps import swept
+
+RINGS = int(os.environ.get("MOLINK_RINGS", "1000"))
+"""Rings of a sweep; ten thousand take twenty minutes of a processor."""
 
 LONGEST = 6
 """Blocks of the longest request; a stage never offers fewer in the end."""
@@ -43,7 +47,7 @@ def a_ring(seed: int) -> ChangingRing:
     return ring
 
 
-@pytest.mark.parametrize("seed", swept(range(10_000), of=150))
+@pytest.mark.parametrize("seed", swept(range(RINGS), of=150))
 def test_no_token_changes_and_no_stage_holds_more_than_it_has(seed):
     ring = a_ring(seed)
     ring.run()
