@@ -55,6 +55,10 @@ class StageError(MolinkError):
     """Raised when a stage process failed: it could not load, or died while it served."""
 
 
+class LenderLostError(StageError):
+    """Raised when a process that holds KV for a stage is gone, late, or gives no numbers."""
+
+
 class DeviceMemoryError(StageError):
     """Raised when a device that a stage computes on has no memory left for a step."""
 

@@ -15,7 +15,15 @@ Option = Callable[[Command], Command]
 
 OF_A_RING = (
     *("nodes", "standbys", "shadow", "layers", "dtype", "device", "threads", "model_len_max"),
-    *("kv_tokens", "kv_dtype", "micro_batch_count", "upload_mbps", "codec", "span_tokens"),
+    *(
+        "kv_tokens",
+        "kv_host_tokens",
+        "kv_dtype",
+        "micro_batch_count",
+        "upload_mbps",
+        "codec",
+        "span_tokens",
+    ),
     *("replay_log_bytes", "cache_ram_bytes", "cache_disk_bytes", "prefix_cache"),
 )
 """Settings that describe a ring, in the order of help, which has them last: they stand in several

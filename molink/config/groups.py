@@ -244,6 +244,13 @@ class RingSettings:
         within=(0, REPLAY_LOG_BYTES_MAX),
         typed=GIGABYTES,
     )
+    kv_host_tokens: int = setting(
+        "--kv-host-tokens",
+        0,
+        "Tokens of KV that each stage may hold in its PC's memory too, within what is lent of it: "
+        "for requests longer than its device has room for.",
+        within=(0, COUNT_MAX),
+    )
     prefix_cache: bool = setting(
         "--no-prefix-cache",
         True,

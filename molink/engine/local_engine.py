@@ -5,6 +5,9 @@ way: nothing is copied for it. A full device, one that swaps, layers taken from 
 sketches for audits are told apart here; the stage knows of none.
 """
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +24,13 @@ from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
 from molink.engine.memory.leaving_blocks import LeavingBlocks
 from molink.engine.step.card_retry import TensorInputs, computed
 from molink.engine.step.extended_stage import Executor, parts_of
+from molink.engine.step.lending import Lending, lend, lending_by, lose_lender
 from molink.engine.step.number_range import release_wiped
 from molink.engine.step.prepared import prepared
 from molink.engine.step.stage import StageExecutor
 from molink.engine.step.taken_layers import both, fed, goes_on
 from molink.engine.step.watched_steps import WatchedSteps
+from molink.engine_protocol.lender import Lender
 from molink.engine_protocol.values import (
     EngineReport,
     Fed,
@@ -35,12 +40,25 @@ from molink.engine_protocol.values import (
     StepInputs,
     StepResult,
 )
+from molink.errors import LenderLostError, UnsupportedModelError
+from molink.hardware.host import read_main_memory
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.batch import Batch, Release
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.changes import OutwardChange
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import HasRows
+from molink_scheduler.units import gb_text
+
+log = logging.getLogger(__name__)
+
+BLOCKS_HERE_MIN = 64
+"""Fewest blocks of its own of a stage that has a lender: two of each request never go, nor do those
+of a step's rows, 32 where a prompt's rows come 512 at a time."""
+
+PARTS_MAX = 16
+"""Parts of a stage that have a lender each: a neighbour's layers are taken once, seldom twice."""
 
 Progress = Callable[[float], None]
 TokenizerOf = Callable[[ModelDescription], Any]
@@ -52,9 +70,17 @@ class LocalEngine:
 
     tokenizer_of: TokenizerOf = lambda description: None
     """Loads a checkpoint's tokenizer, if it has one."""
+    lender_of: Callable[[int], Lender] | None = None
+    """Starts a lender of this PC, with so many threads."""
     executor: Executor = field(init=False)
     """Executor of its layers, once they are prepared."""
     _blocks: BlocksOfParts = field(init=False)
+    _lent: dict[range, tuple[int, int]] = field(init=False, default_factory=dict)
+    """Threads and places of the lenders of parts, by their layers."""
+    _ready: deque[tuple[StageExecutor, Lending]] = field(
+        init=False, default_factory=lambda: deque(maxlen=PARTS_MAX)
+    )
+    """Lenders that are there, and not used yet."""
     _steps: WatchedSteps = field(init=False)
 
     def prepare(self, load: LoadStage, progress: Progress, held: Held | None = None) -> Prepared:
@@ -69,6 +95,7 @@ class LocalEngine:
             self.executor = both(self.executor, added, held)
             self._steps.extended(self.executor, added)
         self._blocks = BlocksOfParts(parts_of(self.executor))
+        self._lend(load)
         model, is_tail = self.executor.description, self.executor.is_tail
         tokenizer = self.tokenizer_of(model) if is_tail else None
         return prepared(self.executor, self._blocks.packed.block_bytes, tokenizer)
@@ -103,6 +130,9 @@ class LocalEngine:
         """Go on in the ring's next epoch with KV of the rows that `resume` lists. What a lender has
         taken with it is not there, whatever was computed."""
         stage, parts = self.executor, parts_of(self.executor)
+        losers = [part for part in parts if lose_lender(part)]
+        for part in losers:
+            self._lend_again(part)
         lost = frozenset[int]().union(*(part.kv.lost_requests() for part in parts))
         computed = {one: tokens for one, tokens in computed.items() if one not in lost}
         missing, keeps = goes_on(stage, resume, computed, has_rows)
@@ -111,7 +141,8 @@ class LocalEngine:
             for request_id, tokens in keeps.items():
                 part.kv.shrink(request_id, tokens)  # More the head does not count.
         stays = resume.chains_stay and len(parts) == 1
-        return RowsKept(missing, held - keeps.keys(), stage.kv.cached_numbers(), stays)
+        blocks = stage.kv.blocks_total if losers else None
+        return RowsKept(missing, held - keeps.keys(), stage.kv.cached_numbers(), stays, blocks)
 
     def blocks_out(self, change: OutwardChange) -> LeavingBlocks | None:
         """Keep, drop and put away cached blocks; what is put away from the device's memory."""
@@ -131,6 +162,7 @@ class LocalEngine:
 
     def report(self, *, watched: bool) -> EngineReport:
         """What it holds; memory that nothing is in goes back to a PC that is short of it."""
+        self._take_lenders()
         stage, is_short = self.executor, host_is_short()
         for part in parts_of(stage) if is_short else ():
             if not part.moving.any_leaves:  # What stands in free blocks is still to be copied.
@@ -141,7 +173,55 @@ class LocalEngine:
             None if stage.state_slots is None else len(stage.kv.holders()),
             is_short,
             self._steps.done(begin=watched),
+            stage.kv.blocks_total,
         )
+
+    def _lend(self, load: LoadStage) -> None:
+        """Let what the device has no room for lie at lenders, within what the owner lends of the
+        PC's memory."""
+        parts = [part for part in parts_of(self.executor) if part.lending is None]
+        if self.lender_of is None or not load.work.kv_host_tokens:
+            return
+        room_bytes = _room_for_kv(load.cache_room)
+        for part in parts:
+            if part.kv.blocks_total < BLOCKS_HERE_MIN:
+                log.warning(
+                    "The PC's memory holds no KV of requests: what is written lies on the device, "
+                    "which needs room for %d tokens, and has it for %d.",
+                    *(BLOCKS_HERE_MIN * BLOCK_TOKENS, part.kv.tokens_capacity),
+                )
+                continue
+            wanted = blocks_for(load.work.kv_host_tokens)
+            places = min(wanted, room_bytes // (part.kv_token_bytes * BLOCK_TOKENS))
+            if places < wanted:
+                log.warning(
+                    "Host memory holds %d of the %d tokens of KV that --kv-host-tokens asks for: "
+                    "%s of it are lent.",
+                    *(places * BLOCK_TOKENS, load.work.kv_host_tokens, gb_text(room_bytes)),
+                )
+            if places:
+                self._lent[part.layers] = (load.work.threads, places)
+                self._lend_of(part, load.work.threads, places)
+        self._take_lenders()
+
+    def _lend_of(self, part: StageExecutor, threads: int, places: int) -> None:
+        """Start a lender of a part's blocks, which `_ready` has once it answers."""
+        assert self.lender_of is not None
+        try:
+            self._ready.append((part, lending_by(part, self.lender_of(threads), places)))
+        except (UnsupportedModelError, LenderLostError) as error:
+            log.warning("The PC's memory holds no KV of requests: %s.", error)
+
+    def _lend_again(self, part: StageExecutor) -> None:
+        """Start another lender for a part that has lost its own, beside the loop."""
+        threads, places = self._lent[part.layers]
+        arguments = (part, threads, places)
+        threading.Thread(target=self._lend_of, args=arguments, name="lender", daemon=True).start()
+
+    def _take_lenders(self) -> None:
+        while self._ready:
+            part, lending = self._ready.popleft()
+            lend(part, lending)
 
     def _load(
         self, load: LoadStage, progress: Progress, beside: Sequence[StageExecutor]
@@ -168,6 +248,15 @@ def _joined(inputs: StepInputs) -> torch.Tensor | None:
     """Rows [T, D] of all pieces."""
     pieces = [tensor_of(piece_TD) for piece_TD in inputs.rows]
     return torch.cat(pieces) if len(pieces) > 1 else next(iter(pieces), None)
+
+
+def _room_for_kv(room: CacheRoom | None) -> int:
+    """Bytes of the PC's memory that may hold KV of requests: what its owner lends, where nobody has
+    said how much half of what is idle."""
+    if room is None:
+        return 0
+    idle = max(0, read_main_memory().idle_bytes) // room.stages
+    return idle // 2 if room.ram_bytes is None else min(room.ram_bytes, idle)
 
 
 def _held_bytes(part: StageExecutor) -> int:

@@ -106,6 +106,8 @@ class RowsKept(NamedTuple):
     """Numbers of the cached blocks in the device's memory."""
     chains_stay: bool
     """Whether these may stay."""
+    blocks: int | None = None
+    """KV blocks that there are places for now, where that is fewer than before; None: it is not."""
 
 
 Sketch = tuple[float, int, int, tuple[float, ...]]
@@ -126,3 +128,5 @@ class EngineReport:
     sketches: Sequence[Sketch] = ()
     """Sketches of prompts that were computed lately, the newest first; none before they are
     wanted."""
+    kv_blocks: int = 0
+    """KV blocks that there are places for; 0: it does not say."""

@@ -8,6 +8,7 @@ costs 0.15 to 0.2 ms, twice per hop of every token, while ZeroMQ's own thread re
 during a step anyway.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from typing import assert_never
 from molink.engine_protocol.drawn import LateToken
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared, StepInputs, StepResult
-from molink.errors import FrameError
+from molink.errors import FrameError, LenderLostError
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.entering import NewCore, resume_of
 from molink.stage.event_files import EventFiles
@@ -72,6 +73,8 @@ from molink_scheduler.kv.blocks import blocks_for
 from molink_scheduler.kv.changes import CacheChange
 from molink_scheduler.recording.event_log import RecordedCore
 
+log = logging.getLogger(__name__)
+
 IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
 loop."""
@@ -125,13 +128,26 @@ class StageLoop:
                 self.reports.moved()
                 if (command := self.next_command()) is not None:
                     self._obey(command)
-                self._take_messages()
-                self._step()
+                try:
+                    self._take_messages()
+                    self._step()
+                except LenderLostError as error:
+                    log.warning("It waits for its ring's next epoch: %s.", error)
+                    self.reports.lost_lender()
+                    self._obey(self._next_epoch())
         except Exception as error:  # Whatever it was: it is raised again once its events are kept.
             self.events.write_failure(error)
             raise
         finally:
             self.reports.end()
+
+    def _next_epoch(self) -> LoadStage | EnterRing:
+        """Compute nothing until the ring goes on."""
+        while (command := self.next_command()) is None or isinstance(command, SetRoom):
+            self.reports.moved()
+            self.reports.report_if_due(is_idle=True)
+            self.links.wait(IDLE_WAIT_S)
+        return command
 
     def _obey(self, command: LoopCommand) -> None:
         """Offer the ring more or less room; or load layers and join the ring's next epoch, with
@@ -142,10 +158,7 @@ class StageLoop:
         while not isinstance(command, EnterRing):
             if isinstance(command, LoadStage):
                 self._extend(command)
-            while (following := self.next_command()) is None:
-                self.reports.moved()
-                self.links.wait(IDLE_WAIT_S)
-            command = following
+            command = self._next_epoch()
         self._go_on(command)
 
     def _offer(self, wanted: SetRoom) -> None:
@@ -173,6 +186,8 @@ class StageLoop:
         """Enter the ring's next epoch, with the weights and what else survivors keep."""
         resume, source, log = resume_of(command), self.core.core.source, self.sent.log
         kept = self.engine.rows_kept(resume, source.computed_tokens(), log.has)
+        if kept.blocks is not None:
+            source.room.begin(kept.blocks)
         stays = self.cache.go_on(kept, self.layers.block_bytes)
         for request_id in kept.gone:
             self._forget(Release(request_id))
@@ -206,6 +221,8 @@ class StageLoop:
         is_idle = not self._carry_out(self.core.next_step(rate, time.monotonic()))
         if self.reports.report_if_due(is_idle=is_idle):
             self.events.write_new()
+            if self.reports.kv_blocks > self.core.core.source.room.offered:
+                self._receive(RoomOffered(self.reports.kv_blocks))  # A lender has brought places.
             if self.reports.host_is_short:
                 self.sent.log.shed()
                 self.cache.shed()

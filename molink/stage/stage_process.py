@@ -259,13 +259,15 @@ def main() -> None:
         with quick_imports():
             # Seconds, with torch; weights may come meanwhile.
             from molink.engine.local_engine import LocalEngine
+            from molink.lender.starting import start_lender
             from molink.serving.served_model import load_tokenizer
             from molink.stage.start import start_stage
 
         load = supervisor.expect_load()
         commands = supervisor.expect_join, supervisor.next_command
         talk = supervisor.report, *commands, supervisor.steer
-        loop = start_stage(LocalEngine(cache(load_tokenizer)), load, *talk, arguments.event_log)
+        engine = LocalEngine(cache(load_tokenizer), start_lender)
+        loop = start_stage(engine, load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:
         supervisor.report(_failure(error))

@@ -161,6 +161,9 @@ class StageHealth:
     rows_refused: int = 0
     """Requests since the start whose rows the previous stage sent as numbers that are not
     finite."""
+    lenders_lost: int = 0
+    """Lenders of KV that it has lost since the start: it stands still until the ring's next
+    epoch."""
     offer: RoomOffer = field(default_factory=RoomOffer)
     """The last room that it has offered to its ring."""
     without_room: Annotated[tuple[int, ...], MaxLen(WITHOUT_ROOM_MAX)] = ()

@@ -50,6 +50,8 @@ class StageWork:
     """KV capacity wanted; None lets the stage choose from the memory that is free."""
     threads: Annotated[int, Ge(1), Le(1024)] = 1
     kv_dtype: KvDtype = "auto"
+    kv_host_tokens: Annotated[int, Ge(0)] = 0
+    """Tokens of KV beyond these that may lie in the PC's memory, at a lender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class LoadStage:
     model: str
     """A local directory, or a hub id."""
     work: Annotated[
-        StageWork, Inline(("layers", "device", "dtype", "threads", "kv_tokens", "kv_dtype"))
+        StageWork,
+        Inline(("layers", "device", "dtype", "threads", "kv_tokens", "kv_dtype", "kv_host_tokens")),
     ]
     address: str
     """Address where its links listen, an IPv4 address or a name of the stage's own machine."""

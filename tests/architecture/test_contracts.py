@@ -21,7 +21,8 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 OPTIONS = {
     "serve": (
         "--host --port --link --nodes --standby --no-shadow --layers --dtype --device "
-        "--threads --max-model-len --kv-tokens --kv --micro-batches --upload-mbps --wire "
+        "--threads --max-model-len --kv-tokens --kv-host-tokens --kv --micro-batches "
+        "--upload-mbps --wire "
         "--span-tokens --replay-log-gb --no-prefix-cache --event-log --no-keys --allowed-host "
         "--api-tls --api-tls-cert --api-tls-key "
         "--tool-parser --cache-ram-gb --cache-disk-gb "
@@ -33,7 +34,8 @@ OPTIONS = {
         "--host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
-        "--audit-share --weights-mbps --data-dir --dtype --kv --max-model-len --micro-batches "
+        "--audit-share --weights-mbps --data-dir --dtype --kv-host-tokens --kv "
+        "--max-model-len --micro-batches "
         "--wire --span-tokens --replay-log-gb --no-prefix-cache --standby --no-shadow "
         "--no-keys --api-tls --api-tls-cert --api-tls-key "
         "--allowed-host --tool-parser "

@@ -187,6 +187,7 @@ def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> Assign
         device=settings.device,
         dtype=settings.served.dtype,
         kv_tokens=settings.kv_tokens,
+        kv_host_tokens=settings.ring.kv_host_tokens,
         threads=settings.threads,
         kv_dtype=settings.served.kv_dtype,
         weights=WeightsSource(model=public_name(path)),

@@ -86,6 +86,8 @@ class ModelPlanner:
     """Nodes that a plan leaves free if it can, as `--standby` asks."""
     prefix_cache: bool = True
     """Whether stages cache prefixes; `--no-prefix-cache` turns it off."""
+    kv_host_tokens: int = 0
+    """Tokens of KV that stages may hold in their PCs' memory, as `--kv-host-tokens` asks."""
 
     @classmethod
     def of(
@@ -105,7 +107,8 @@ class ModelPlanner:
         facts = FactsMaker(planned.costs, stored, served.dtype, output_layers, *shown)
         goal = goal_of(settings, description)
         kept = (settings.goal.split, served.kv_dtype, planned.declared, settings.ring.standbys)
-        return cls(facts, goal, weights, *kept, settings.ring.prefix_cache)
+        ring = settings.ring
+        return cls(facts, goal, weights, *kept, ring.prefix_cache, ring.kv_host_tokens)
 
     @property
     def cost(self) -> ModelCost:
@@ -210,6 +213,7 @@ class ModelPlanner:
             weights=self.weights,
             kv_dtype=self.kv_dtype,
             prefix_cache=self.prefix_cache,
+            kv_host_tokens=self.kv_host_tokens,
         )
 
     def is_worth(

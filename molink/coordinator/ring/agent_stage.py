@@ -27,7 +27,7 @@ from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.health import RoomOffer, StageHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink.stage_protocol.progress import StageProgress
-from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.capacity import Offer
 
 AGENT_SILENT_S = 2.5
@@ -225,7 +225,8 @@ class AgentStage:
     def replaced(self, kv_tokens: int) -> "AgentStage":
         """The stage that takes its place on its node, with room for so many tokens as the ring
         counts with; its layers are to be loaded."""
-        load = Load(work=replace(self.work, kv_tokens=kv_tokens))
+        own_tokens = max(BLOCK_TOKENS, kv_tokens - self.work.kv_host_tokens)
+        load = Load(work=replace(self.work, kv_tokens=own_tokens))
         assignment = self.assignment.model_copy(update={"command": load})
         return replace(self, assignment=assignment, loaded=None, pid=None, _loading=None)
 

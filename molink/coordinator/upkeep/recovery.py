@@ -24,6 +24,7 @@ from molink_scheduler.recovery.events import (
     FillerFound,
     Loss,
     NeighbourFound,
+    PartsLost,
     PlaceLoaded,
     PlaceReady,
     RequestsListed,
@@ -111,10 +112,13 @@ class Recovery:
         state = self._state
         return RECOVER_WITHIN_S if state is None else state.left_s(self.clock())
 
-    def begin(self, ring: Ring, *, with_coordinator: bool = False) -> Ring | None:
+    def begin(
+        self, ring: Ring, *, with_coordinator: bool = False, parts_lost: bool = False
+    ) -> Ring | None:
         """The ring on its way into the next epoch, with nothing loaded in the places of what is
         lost, or with fewer places; None: it cannot go on without that, or not in time. One whose
-        coordinator was lost too may have lost nothing else."""
+        coordinator was lost too may have lost nothing else, nor one of which a stage has lost parts
+        of its KV."""
         losses = tuple(
             Loss(place, stage.may_load_again)
             for place, stage in enumerate(ring.stages)
@@ -122,7 +126,8 @@ class Recovery:
         )
         self._offered, self._beside = {}, {}
         self._todo.clear()
-        self._tell(ring, StagesLost(losses, with_coordinator))
+        is_in_parts = parts_lost and not losses
+        self._tell(ring, PartsLost() if is_in_parts else StagesLost(losses, with_coordinator))
         while self._todo:
             match self._todo.pop(0):
                 case FindFiller() as asked:

@@ -20,6 +20,7 @@ from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.cache_use import CacheSources
 from molink.coordinator.ring.client import RingClient
+from molink.coordinator.ring.lender_watch import watch_lenders
 from molink.coordinator.ring.ring import Ring
 from molink.coordinator.ring.stage_watch import StageFailure, silences_s
 from molink.coordinator.upkeep.neighbours import has_grown
@@ -27,7 +28,7 @@ from molink.coordinator.upkeep.recovery import Recovery, Resumption
 from molink.coordinator.upkeep.ring_building import RingEndpoint, build_ring
 from molink.coordinator.upkeep.ring_progress import ForecastPace, RingProgress, Stuck
 from molink.coordinator.upkeep.take_over import KeptRing, RingKeeper
-from molink.errors import ErrorGuard, MolinkError, RingError, StageError
+from molink.errors import ErrorGuard, LenderLostError, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
 from molink.stage_protocol.progress import StageProgress
 from molink.tasks import background_tasks, gathered, unless
@@ -200,6 +201,7 @@ class RingSupervisor:
             tasks.create_task(ring.watch())
             tasks.create_task(self._watch_silence(ring))
             tasks.create_task(self._watch_rows(ring))
+            tasks.create_task(watch_lenders(ring.stages))
             tasks.create_task(self.endpoint.watch(ring))
             if self._serving is None or resumption is None:
                 client = await self._connected(ring)
@@ -232,7 +234,8 @@ class RingSupervisor:
         is_spoilt = any(stage.node.quarantined for stage in ring.stages)
         if client is None or client.unready_reason is not None or is_spoilt:
             raise error
-        while (begun := self.recovery.begin(ring)) is not None:
+        parts_lost = isinstance(error, LenderLostError)
+        while (begun := self.recovery.begin(ring, parts_lost=parts_lost)) is not None:
             client.pause()
             self._note_losses(ring, begun, str(error))
             if self.state is RingState.SERVING:

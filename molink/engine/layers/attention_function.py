@@ -28,6 +28,7 @@ from molink.engine.layers.attention_choice import AttentionChoice
 from molink.engine.layers.latent_attention import LatentRows
 from molink.engine.layers.latent_expansion import LatentExpansion
 from molink.engine.layers.layer_rows import LayerRows
+from molink.engine.layers.lent_attention import LentStep
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import KvPool, LayerKv
@@ -68,6 +69,8 @@ class AttentionStep:
     """Choice of the layers that a card's kernel computes; None: none."""
     arriving: Sequence[ArrivingBlocks] = ()
     """Cached blocks that its requests begin with, and that are not all there."""
+    lent: LentStep | None = None
+    """Parts of its attention, where some of its keys lie at a lender; None: none does."""
     windows: WindowPool = field(default_factory=WindowPool)
     """Pool of the layers that keep a window only."""
 
@@ -167,12 +170,14 @@ def attend(
     rows = (q_THA, key[0].transpose(0, 1), value[0].transpose(0, 1))
     q_THA, layer = step.written(module.layer_idx, *rows, put_off)
     plan, pool = step.kept_by(module.layer_idx)
+    layer_rows = LayerRows(plan.batch, pool, layer, q_THA, window, variant)
+    if step.lent is not None and plan is step.plan:
+        return step.lent.attend(module.layer_idx, layer_rows)[None], None
     if step.choice is not None:
         kernels = step.choice.kernels_for(q_THA, layer, window, variant)
         if kernels is not None:
             attended = kernels.attend(q_THA, layer, plan.batch, window, variant)
             return attended.out_THV[None], None
-    layer_rows = LayerRows(plan.batch, pool, layer, q_THA, window, variant)
     return layer_rows.attend()[None], None
 
 

@@ -123,7 +123,9 @@ class BlocksOfParts:
 
     def _put_away(self, numbers: Iterable[int]) -> LeavingBlocks | None:
         """Those of the blocks that are here are free from now on, and can be copied out."""
-        near = tuple(number for number in numbers if self.parts[0].kv.has(number))
+        known = [number for number in numbers if self.parts[0].kv.has(number)]
+        near = tuple(one for one in known if all(part.kv.is_here(one) for part in self.parts))
+        self._leave([number for number in known if number not in near])  # At a lender: lost.
         if not near:
             return None
         leaving = LeavingBlocks(self.packed, near, [part.kv.places(near) for part in self.parts])

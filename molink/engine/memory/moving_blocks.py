@@ -4,7 +4,7 @@ A request that begins with blocks on their way in waits for their layers; one th
 blocks on their way out still stand sets these aside first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
@@ -17,10 +17,16 @@ WAITING_BYTES_MAX = 256 * 2**20
 lost. Two seconds of a disk that writes 128 MB a second."""
 
 
+def no_room_made(blocks: int) -> None:
+    """Leave all blocks where they are: they have no other place."""
+
+
 @dataclass(slots=True)
 class MovingBlocks:
     """Cached blocks on their way into and out of one stage's device."""
 
+    make_room: Callable[[int], object] = no_room_made
+    """Has so many blocks free, where others may go elsewhere."""
     _filled: list[ArrivingBlocks] = field(init=False, default_factory=list)
     _awaited: dict[int, list[ArrivingBlocks]] = field(init=False, default_factory=dict)
     """Blocks on their way in with which each request has begun."""
@@ -32,9 +38,15 @@ class MovingBlocks:
 
     def bring_back(self, kv: KvBlocks, numbers: Sequence[int]) -> ArrivingBlocks:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""
+        self.make_room(len(numbers))
         arriving = ArrivingBlocks(tuple(numbers), kv.bring_back(numbers))
         self._filled = [*(one for one in self._filled if not one.is_there), arriving]
         return arriving
+
+    def filled(self) -> frozenset[int]:
+        """Blocks that another thread fills now."""
+        arriving = (one for one in self._filled if not one.is_there)
+        return frozenset(block for one in arriving for block in one.places)
 
     def begin(self, kv: KvBlocks, admission: Admission) -> None:
         """Let a request begin with its cached blocks: its steps wait for those that are filled."""

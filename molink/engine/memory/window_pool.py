@@ -38,13 +38,19 @@ class WindowPool:
         """Room for one request in the layers whose windows pay, which `whole` has no longer."""
         layers = LayerClass.of({index: self._seen.get(index) for index in whole.layers}, length)
         taken = {index: whole.layers.pop(index) for index in layers.layers}
-        pool = WindowPool(WindowBlocks(layers), KvPool(BLOCK_TOKENS, whole.kv_dtype, taken))
+        tensors = KvPool(BLOCK_TOKENS, whole.kv_dtype, taken)
+        pool = WindowPool(WindowBlocks(layers), tensors, self._seen)
         return pool.resized(1)
 
     @property
     def layers(self) -> frozenset[int]:
         """Indices of the layers that are kept here."""
         return self.blocks.layers.layers
+
+    @property
+    def spared(self) -> frozenset[int]:
+        """Indices of layers with a window that keep all tokens, as theirs does not pay."""
+        return frozenset(index for index, window in self._seen.items() if window) - self.layers
 
     @property
     def request_bytes(self) -> int:
@@ -68,7 +74,7 @@ class WindowPool:
             return self
         blocks = WindowBlocks(self.blocks.layers, requests, snapshots)
         slots = (blocks.blocks_total + padding) * BLOCK_TOKENS
-        return WindowPool(blocks, self.tensors.resized(slots))
+        return WindowPool(blocks, self.tensors.resized(slots), self._seen)
 
     def grow(self, spans: Iterable[Span]) -> None:
         """Let requests hold the tokens of a step, and what these see. Raises OutOfBlocks where

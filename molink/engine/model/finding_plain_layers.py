@@ -98,7 +98,7 @@ def _replace_plain(
             continue
         if not swaps.holds("all", name, partial(_trouble, layers[known], *runs[0])):
             return found  # What is off in one layer is not taken for the others.
-        seen[0].layer.forward = layers[known].forward
+        layers[known].take_over(seen[0].layer)
         found += 1
     return found
 

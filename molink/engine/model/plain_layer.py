@@ -14,16 +14,18 @@ rotated channels of a head.
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from molink.engine.kernels.cpu.coded_linear import CodedLinear
 from molink.engine.kernels.cpu.native_attention import Shape, batch_of, kv_of, shape_of
 from molink.engine.kernels.cpu.norms import RootMeanSquareNorm
 from molink.engine.kernels.cpu.packed_linear import NativeLinear
-from molink.engine.layers.attention_function import begin_layer
+from molink.engine.layers.attention_function import begin_layer, current_step
 from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import LayerKv
 from molink.engine.memory.step_plan import StepPlan
@@ -116,12 +118,17 @@ class PlainLayer:
         self, library: ctypes.CDLL, parts: LayerParts, layer: LayerKv, scratch: Scratch
     ) -> None:
         self.parts, self._scratch = parts, scratch
+        self._own_forward: Callable[..., torch.Tensor] | None = None
         self._held: list[torch.Tensor] = []
         self._layer = self._described(layer)
         self._pointer = ctypes.addressof(self._layer)
         self._call = _function(library, "decoder_layer", [*[ctypes.c_void_p] * 5, ctypes.c_int])
         count = _function(library, "decoder_layer_scratch", [ctypes.c_void_p], ctypes.c_long)
         self._row_scratch: int = count(self._pointer)
+
+    def take_over(self, module: nn.Module) -> None:
+        """Compute in a module's place from now on."""
+        self._own_forward, module.forward = module.forward, self.forward
 
     def forward(
         self,
@@ -130,7 +137,11 @@ class PlainLayer:
         position_embeddings: Any = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Rows [1, T, D] of the step under way, computed in place of the module's own method."""
+        """Rows [1, T, D] of the step under way, computed in place of the module's own method. Where
+        attention is in parts the module's own code computes them."""
+        if current_step().lent is not None and self._own_forward is not None:
+            given = {"position_embeddings": position_embeddings, **kwargs}
+            return self._own_forward(hidden_states, *args, **given)
         step = begin_layer(self.parts.index, self.parts.window)
         plan, pool = step.kept_by(self.parts.index)
         layer = pool.layers[self.parts.index]

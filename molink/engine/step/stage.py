@@ -60,6 +60,7 @@ from molink.engine.step.forward import Forward
 from molink.engine.step.graphs.decode_graphs import DecodeGraphs
 from molink.engine.step.graphs.recording import Recorder
 from molink.engine.step.graphs.static_inputs import StaticInputs
+from molink.engine.step.lending import Lending, has_lent, make_room_for, reading
 from molink.engine.step.step_output import StepOutput
 from molink.engine.step.warm_up import run_span, run_tokens
 from molink.errors import StageError
@@ -104,6 +105,8 @@ class StageExecutor:
     """Most tokens of each admitted request."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
     moving: MovingBlocks = field(default_factory=MovingBlocks)
+    lending: Lending | None = None
+    """Its blocks that lie at a lender; None: it has none."""
     _tile_sizes: tuple[TileRows, ...] = ()
     """Tile sizes that layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None
@@ -303,6 +306,7 @@ class StageExecutor:
     # -- one step -------------------------------------------------------------------------------
 
     def _grow(self, batch: Batch) -> None:
+        make_room_for(self.lending, batch)
         for span in batch.spans:
             if span.request_id not in self._expected:
                 raise StageError(f"batch {batch.batch_id}: request {span.request_id} is unknown")
@@ -327,7 +331,7 @@ class StageExecutor:
             wanted = TailRows.of(batch, self._histories, words, self.device)
         ids, rows_TD = self._forward.ids(batch, token_ids), self._rows_in(batch, hidden_TD)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
-        graphs = None if self.moving.of(batch) else self._graphs
+        graphs = None if self.moving.of(batch) or has_lent(self.lending, batch) else self._graphs
         computed = None if graphs is None else graphs.rows(*given)
         if computed is None:
             is_prompt = batch.batch_class is PREFILL
@@ -361,7 +365,8 @@ class StageExecutor:
         recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt)
         attention = self._attention(plan, recurrence)
         attention.arriving, kept = self.moving.of(batch), keep_R if keep else None
-        out_TX = self._forward.rows(ids_T, rows_TD, attention, recurrence, kept)
+        with reading(self.lending, plan.batch.spans) as attention.lent:
+            out_TX = self._forward.rows(ids_T, rows_TD, attention, recurrence, kept)
         self._tile_sizes = plan.tile_sizes
         return out_TX, plan.settings
 

@@ -61,6 +61,9 @@ class HealthReports:
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a report is numbered and sent, from either thread."""
     _ended: threading.Event = field(init=False, default_factory=threading.Event)
+    lenders_lost: int = field(init=False, default=0)
+    kv_blocks: int = field(init=False, default=0)
+    """KV blocks that there were places for at the last report."""
 
     def begin(self) -> None:
         """Report for the first time, and repeat reports from now on where the loop is late."""
@@ -83,6 +86,11 @@ class HealthReports:
     def moved(self) -> None:
         """Computing has moved on: a step has begun or ended, or come to another layer."""
         self._moved_at = time.monotonic()
+
+    def lost_lender(self) -> None:
+        """A lender of KV is lost: report it at once."""
+        self.lenders_lost += 1
+        self._send(self._health(time.monotonic()))
 
     def kv_freed(self) -> None:
         """A request was forgotten."""
@@ -173,9 +181,11 @@ class HealthReports:
             shadow_lag=self.shadowing.lag(now),
             recent_refused=self.recent.refusals(now),
             rows_refused=packing.complaints,
+            lenders_lost=self.lenders_lost,
             offer=RoomOffer.of(core.source.room),
         )
         held = self.engine.report(watched=self.audited)
+        self.kv_blocks = held.kv_blocks
         return self.head_health(with_engine(health, held, now), core.source, now)
 
     def _shadow(self) -> ShadowProgress | None:

@@ -240,6 +240,10 @@ class KvBlocks:
         """Whether the cache holds a block under this number."""
         return number in self._cached
 
+    def is_here(self, number: int) -> bool:
+        """Whether a block that the cache holds can be copied out."""
+        return number in self._cached
+
     def places(self, numbers: Iterable[int]) -> list[int]:
         """Blocks that the cache holds under these numbers.
 
@@ -340,4 +344,8 @@ class KvBlocks:
                 self._idle += self._is_cached[block]
         self.blocks_free += len(free)
         for run in number_runs(sorted(free)):
-            self._free.add(run)
+            self._add_free(run)
+
+    def _add_free(self, run: range) -> None:
+        """Take back blocks that nobody uses any more."""
+        self._free.add(run)

@@ -1,0 +1,25 @@
+"""Lenders of a ring's stages: processes of their PCs that hold KV for them."""
+
+import asyncio
+from collections.abc import Sequence
+
+from molink.coordinator.ring.agent_stage import AgentStage
+from molink.errors import LenderLostError
+
+PERIOD_S = 0.02
+"""How often it is looked whether a stage has lost its lender: its ring stands until then."""
+
+
+async def watch_lenders(stages: Sequence[AgentStage]) -> None:
+    """Wait until a stage has lost what its lender held of its KV, then raise LenderLostError. The
+    stage is whole, but its ring has to go on in another epoch."""
+    known = list(map(_lost, stages))
+    while True:
+        await asyncio.sleep(PERIOD_S)
+        for stage, before in zip(stages, known, strict=True):
+            if _lost(stage) > before:
+                raise LenderLostError(f"{stage.name} has lost what its lender held of its KV")
+
+
+def _lost(stage: AgentStage) -> int:
+    return stage.health.lenders_lost if stage.health is not None else 0

@@ -1,0 +1,101 @@
+"""Blocks that a lender holds, and attention to them.
+
+It is a stage's own KV pool with a stage's own kernels, filled with packed blocks in place of rows
+that a layer writes; so what a part is computed with is what the whole would have been.
+
+Shapes: R rows, H query heads, A head size of keys, V of values, B blocks, W bytes of one block.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import torch
+
+from molink.checkpoint.kv_format import KvDtype
+from molink.engine.layers.layer_rows import LayerRows
+from molink.engine.layers.parts import Part, attend_part
+from molink.engine.memory.attention_math import AttentionVariant
+from molink.engine.memory.kv_pool import KvPool, LayerKv
+from molink.engine.memory.kv_rows import KvRows
+from molink.engine.memory.ragged_batch import RaggedBatch, RaggedSpan
+from molink.engine_protocol.lender import LentKv, LentSpan
+from molink.engine_protocol.values import BlockBytes
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, number_runs
+
+CPU = torch.device("cpu")
+
+
+@dataclass(slots=True)
+class HeldBlocks:
+    """Blocks of one stage's layers, by place; for one thread."""
+
+    pool: KvPool
+    dtype: torch.dtype
+    """Format of query rows and of their attention."""
+    _batch: RaggedBatch | None = field(init=False, default=None)
+
+    @classmethod
+    def of(cls, kv: LentKv, places: int, *, is_shared: bool = False) -> "HeldBlocks":
+        """Room for so many blocks; a page of it is taken when a block is written there.
+        `is_shared`: layers of one shape have one room, for who holds one of them at a time."""
+        dtype, kv_dtype = getattr(torch, kv.dtype), cast(KvDtype, kv.kv_dtype)
+        pool = KvPool(places * BLOCK_TOKENS, kv_dtype)
+        rooms: dict[object, LayerKv] = {}
+        for one in kv.layers:
+            room = one[1:] if is_shared else one
+            sizes = (one.key_size, one.value_size)
+            like = [torch.empty(1, one.kv_heads, size, dtype=dtype) for size in sizes]
+            made = (KvRows.zeros(pool.slots, rows, kv_dtype) for rows in like)
+            pool.layers[one.layer] = rooms.setdefault(room, LayerKv(*made))
+        return cls(pool, dtype)
+
+    def put(self, places: Sequence[int], packed_BW: BlockBytes) -> None:
+        """Hold packed blocks."""
+        _copy_in(self.pool.block_rows(), places, packed_BW)
+
+    def put_layer(self, layer: int, places: Sequence[int], packed_BX: BlockBytes) -> None:
+        """Hold the rows of one layer of blocks, as `take` gives them."""
+        _copy_in(self.pool.block_rows_by_layer()[layer], places, packed_BX)
+
+    def drop(self, places: Sequence[int]) -> None:
+        """Let the system have the memory of these."""
+        self.pool.give_back((run.start, len(run)) for run in number_runs(sorted(places)))
+
+    def plan(self, spans: Sequence[LentSpan]) -> None:
+        """Attend for these spans from now on."""
+        ragged, row = [], 0
+        for span in spans:
+            keys = len(span.places) * BLOCK_TOKENS
+            ragged.append(RaggedSpan(row, span.rows, span.start, keys, span.places))
+            row += span.rows
+        self._batch = RaggedBatch.of(ragged, CPU)
+
+    @property
+    def rows_planned(self) -> int:
+        """Rows of the plan's spans."""
+        return 0 if self._batch is None else sum(span.rows for span in self._batch.spans)
+
+    def attend(
+        self, layer: int, q_RHA: torch.Tensor, window: int | None, variant: AttentionVariant
+    ) -> Part:
+        """Part of the plan's rows over its keys."""
+        assert self._batch is not None, "a plan comes before what is asked for"
+        of = (self.pool, self.pool.layers[layer], q_RHA, window, variant)
+        return attend_part(LayerRows(self._batch, *of), 0)
+
+    def take(self, layer: int, places: Sequence[int]) -> BlockBytes:
+        """Keys and values of one layer in these places, [B, bytes]."""
+        index_B = torch.from_numpy(np.asarray(places, np.int64))
+        parts = [rows.index_select(0, index_B) for rows in self.pool.block_rows_by_layer()[layer]]
+        return cast(BlockBytes, torch.cat(parts, dim=1).numpy())
+
+
+def _copy_in(tensors: Sequence[torch.Tensor], places: Sequence[int], packed_BW: BlockBytes) -> None:
+    index_B, start = torch.from_numpy(np.asarray(places, np.int64)), 0
+    packed = torch.from_numpy(packed_BW)
+    for rows_BX in tensors:
+        stop = start + rows_BX.shape[1]
+        rows_BX.index_copy_(0, index_B, packed[:, start:stop])
+        start = stop

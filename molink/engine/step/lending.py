@@ -1,0 +1,148 @@
+"""Blocks of one executor that lie at a lender: when they go, and what steps attend to there."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from molink.engine.device.elements import dtype_name
+from molink.engine.layers.held_blocks import HeldBlocks
+from molink.engine.layers.lent_attention import LentStep
+from molink.engine.memory.kv_pool import KvPool
+from molink.engine.memory.lent_blocks import LentBlocks
+from molink.engine.memory.moving_blocks import MovingBlocks, no_room_made
+from molink.engine.memory.packed_blocks import PackedBlocks
+from molink.engine.memory.ragged_batch import RaggedSpan
+from molink.engine.memory.window_pool import WindowPool
+from molink.engine_protocol.lender import Lender, LentKv, LentLayer
+from molink.errors import UnsupportedModelError
+from molink_scheduler.batch import Batch
+from molink_scheduler.kv.blocks import KvBlocks
+
+PIECE_BYTES = 32 * 2**20
+"""Bytes of blocks that go at a time: 10 ms over a socket."""
+
+AHEAD_BLOCKS = 32
+"""Blocks that go beyond those that are wanted now, so that not every step has some to move."""
+
+
+@dataclass(slots=True)
+class Lending:
+    """Lender of one executor's blocks; for the executor's thread."""
+
+    lender: Lender
+    kv: LentBlocks
+    pool: KvPool
+    moving: MovingBlocks
+    """Blocks that other threads copy, which stay where they are."""
+    places: int
+    """Blocks that the lender has room for."""
+    held: HeldBlocks
+    """Room for lent keys that a step has brought, of one layer at a time."""
+    _under_way: list[frozenset[int]] = field(init=False, default_factory=list)
+    """Blocks of the steps under way, which read them where they are."""
+
+    def make_room(self, blocks: int) -> None:
+        """Have so many blocks of its own memory free, where others may go."""
+        missing = blocks - self.kv.free_here
+        if missing <= 0 or not (moves := self.kv.lend(missing + AHEAD_BLOCKS, self._busy())):
+            return
+        packed = PackedBlocks((self.pool,))
+        count = max(1, PIECE_BYTES // packed.block_bytes)
+        for first in range(0, len(moves), count):
+            here, places = zip(*moves[first : first + count], strict=True)
+            self.lender.put(places, packed.take([here]))
+
+    @contextmanager
+    def reading(self, spans: Sequence[RaggedSpan]) -> Iterator[LentStep | None]:
+        """The parts that a step's spans attend to, None where all of their keys are here; inside
+        the block none of what it reads is moved."""
+        blocks = frozenset(block for span in spans for block in span.blocks)
+        self._under_way.append(blocks)
+        try:
+            yield LentStep.of(spans, self.kv.first_away, self.lender, self.held)
+        finally:
+            self._under_way.pop()
+
+    def _busy(self) -> frozenset[int]:
+        return self.moving.filled().union(*self._under_way)
+
+
+def make_room_for(lending: Lending | None, batch: Batch) -> None:
+    """Have room for the new blocks of a batch, and for one of each request besides: steps that
+    interrupt it must find some without moving what it reads."""
+    if lending is not None:
+        kv = lending.kv
+        missing = sum(kv.blocks_missing(span.request_id, span.end) for span in batch.spans)
+        lending.make_room(missing + len(kv.holders()))
+
+
+def has_lent(lending: Lending | None, batch: Batch) -> bool:
+    """Whether some of a batch's requests have blocks at the lender."""
+    if lending is None:
+        return False
+    tables = (lending.kv.table(span.request_id) for span in batch.spans)
+    return any(block >= lending.kv.blocks_here for table in tables for block in table)
+
+
+@contextmanager
+def reading(lending: Lending | None, spans: Sequence[RaggedSpan]) -> Iterator[LentStep | None]:
+    """The parts that a step attends to; None where nothing is lent."""
+    if lending is None:
+        yield None
+        return
+    with lending.reading(spans) as lent:
+        yield lent
+
+
+class LendingStage(Protocol):
+    """A stage's executor, as far as its blocks may lie at a lender."""
+
+    dtype: torch.dtype
+    kv: KvBlocks
+    lending: Lending | None
+    moving: MovingBlocks
+    windows: WindowPool
+
+    @property
+    def kv_memory(self) -> KvPool:
+        """The tensors behind its KV blocks."""
+
+
+def lending_by(stage: LendingStage, lender: Lender, places: int) -> Lending:
+    """A lender that is ready for so many blocks of a stage; from any thread, before `lend`. Raises
+    UnsupportedModelError for layers that have no parts, and LenderLostError."""
+    pool = stage.kv_memory
+    if pool.latents or not pool.layers:
+        raise UnsupportedModelError(
+            "layers with latent attention lend nothing: their KV is small, and attended whole"
+        )
+    if stage.windows.spared:
+        raise UnsupportedModelError("layers lend nothing that have a window and keep all tokens")
+    layers = tuple(
+        LentLayer(index, one.keys.kv_heads, one.keys.size, one.values.size)
+        for index, one in sorted(pool.layers.items())
+    )
+    shapes = LentKv(layers, dtype_name(stage.dtype), pool.kv_dtype)
+    lender.hold(shapes, places)
+    kv = stage.kv if isinstance(stage.kv, LentBlocks) else LentBlocks(stage.kv.blocks_total)
+    held = HeldBlocks.of(shapes, places, is_shared=True)
+    return Lending(lender, kv, pool, stage.moving, places, held)
+
+
+def lend(stage: LendingStage, lending: Lending) -> None:
+    """Let a stage's blocks lie at a lender from now on, where none is. The first time nothing is
+    held."""
+    lending.kv.borrow(lending.places)
+    stage.kv, stage.lending, stage.moving.make_room = lending.kv, lending, lending.make_room
+
+
+def lose_lender(stage: LendingStage) -> bool:
+    """Have a stage forget its lender if that is lost, with what lay there; whether it is."""
+    if stage.lending is None or not stage.lending.lender.is_lost:
+        return False
+    stage.lending.kv.lose_lender()
+    stage.lending, stage.moving.make_room = None, no_room_made
+    return True

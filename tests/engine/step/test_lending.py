@@ -1,0 +1,104 @@
+"""A stage with room for a part of its requests' KV, the rest at a lender: the same tokens."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from molink.engine.device.elements import elements_of, tensor_of
+from molink.engine.layers.held_blocks import HeldBlocks
+from molink.engine.memory.attention_math import AttentionVariant
+from molink.engine.step import lending
+from molink.engine.step.stage import StageExecutor
+from molink.engine_protocol.lender import LentKv, LentSpan
+from molink.engine_protocol.values import BlockBytes
+from molink.errors import UnsupportedModelError
+from molink.wire.elements import Elements, Floats
+from tests.engine.ring_driver import Job, RingDriver, load_stages
+from tests.engine.tiny_models import LAYERS, generate, save_tiny
+
+PLACES = 64
+
+
+class NearLender:
+    """Lender in the stage's own process."""
+
+    def __init__(self) -> None:
+        self.pushed = self.pulled = 0
+        self.is_lost = False
+
+    def hold(self, kv: LentKv, places: int) -> None:
+        self.held = HeldBlocks.of(kv, places)
+
+    def put(self, places: Sequence[int], packed_BW: BlockBytes) -> None:
+        self.held.put(places, packed_BW)
+
+    def drop(self, places: Sequence[int]) -> None:
+        self.held.drop(places)
+
+    def plan(self, spans: tuple[LentSpan, ...]) -> None:
+        self.held.plan(spans)
+
+    def ask(
+        self,
+        layer: int,
+        q_RHA: Elements,
+        scale: float,
+        softcap: float | None,
+        window: int | None,
+    ) -> None:
+        variant = AttentionVariant(scale, softcap)
+        self.part = self.held.attend(layer, tensor_of(q_RHA), window, variant)
+
+    def answer(self) -> tuple[Elements, Floats]:
+        self.pushed += 1
+        return elements_of(self.part.out_THV), self.part.log_sums_TH.numpy()
+
+    def take(self, layer: int, places: Sequence[int]) -> BlockBytes:
+        self.pulled += 1
+        return self.held.take(layer, places)
+
+
+def lent(stage: StageExecutor, blocks_here: int) -> NearLender:
+    stage.resize_kv(blocks_here * 16)
+    lender = NearLender()
+    lending.lend(stage, lending.lending_by(stage, lender, PLACES))
+    return lender
+
+
+def jobs() -> list[Job]:
+    prompts = [
+        [3 + (7 * word + number) % 150 for word in range(180 - 50 * number)] for number in range(3)
+    ]
+    return [Job(number, prompt, 24) for number, prompt in enumerate(prompts)]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
+def test_a_quarter_at_home_gives_the_same_tokens(name, tmp_path):
+    model = save_tiny(name, tmp_path)
+    stages = load_stages(tmp_path, (0, 3, LAYERS))
+    lenders = [lent(stage, 12) for stage in stages]
+    outputs = RingDriver(stages, span_tokens=40).run(jobs())
+    assert outputs == [generate(model, job.prompt, job.tokens) for job in jobs()]
+    assert all(one.pushed for one in lenders)
+    assert all(stage.kv.tokens_used == 0 for stage in stages)
+
+
+def test_bf16_plain_layers_step_aside_for_parts(tmp_path):
+    save_tiny("llama", tmp_path, "bfloat16")
+    whole, parts = (load_stages(tmp_path, (0, LAYERS), "bfloat16") for _ in range(2))
+    lender = lent(parts[0], 12)
+    wanted, got = (RingDriver(one, span_tokens=40).run(jobs()) for one in (whole, parts))
+    same = sum(
+        a == b
+        for one, other in zip(wanted, got, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+    assert lender.pushed > 100
+    assert same > 0.8 * sum(map(len, wanted))
+
+
+def test_latent_layers_lend_nothing(tmp_path):
+    save_tiny("deepseek_v3", tmp_path)
+    (stage,) = load_stages(tmp_path, (0, LAYERS))
+    with pytest.raises(UnsupportedModelError, match="lend nothing"):
+        lending.lending_by(stage, NearLender(), PLACES)
