@@ -221,7 +221,7 @@ class StageLoop:
         is_idle = not self._carry_out(self.core.next_step(rate, time.monotonic()))
         if self.reports.report_if_due(is_idle=is_idle):
             self.events.write_new()
-            if self.reports.kv_blocks > self.core.core.source.room.offered:
+            if self.reports.kv_blocks > self.core.core.source.room.blocks:
                 self._receive(RoomOffered(self.reports.kv_blocks))  # A lender has brought places.
             if self.reports.host_is_short:
                 self.sent.log.shed()
