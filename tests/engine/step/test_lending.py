@@ -7,6 +7,7 @@ import pytest
 from molink.engine.device.elements import elements_of, tensor_of
 from molink.engine.layers.held_blocks import HeldBlocks
 from molink.engine.memory.attention_math import AttentionVariant
+from molink.engine.memory.ragged_batch import RaggedSpan
 from molink.engine.step import lending
 from molink.engine.step.stage import StageExecutor
 from molink.engine_protocol.lender import LentKv, LentSpan
@@ -102,3 +103,18 @@ def test_latent_layers_lend_nothing(tmp_path):
     (stage,) = load_stages(tmp_path, (0, LAYERS))
     with pytest.raises(UnsupportedModelError, match="lend nothing"):
         lending.lending_by(stage, NearLender(), PLACES)
+
+
+def test_blocks_of_a_step_under_way_stay_where_they_are(tmp_path):
+    save_tiny("llama", tmp_path)
+    (stage,) = load_stages(tmp_path, (0, LAYERS))
+    lent(stage, 12)
+    stage.kv.grow(1, 8 * 16)
+    table = stage.kv.table(1)
+    with stage.lending.reading([RaggedSpan(0, 1, 127, 128, table)]) as parts:
+        stage.lending.make_room(8)
+        assert (parts, stage.kv.table(1)) == (None, table)
+    stage.lending.make_room(8)
+    assert stage.kv.free_here >= 8
+    with stage.lending.reading([RaggedSpan(0, 1, 127, 128, stage.kv.table(1))]) as parts:
+        assert list(parts.own.spans[0].blocks) == [one for one in stage.kv.table(1) if one < 12]
