@@ -12,10 +12,12 @@ from molink.engine.step import lending
 from molink.engine.step.stage import StageExecutor
 from molink.engine_protocol.lender import LentKv, LentSpan
 from molink.engine_protocol.values import BlockBytes
-from molink.errors import UnsupportedModelError
+from molink.errors import LenderLostError, UnsupportedModelError
 from molink.wire.elements import Elements, Floats
+from molink_scheduler.batch import Release
 from tests.engine.ring_driver import Job, RingDriver, load_stages
 from tests.engine.tiny_models import LAYERS, generate, save_tiny
+from tests.sweeps import swept
 
 PLACES = 64
 
@@ -118,3 +120,61 @@ def test_blocks_of_a_step_under_way_stay_where_they_are(tmp_path):
     assert stage.kv.free_here >= 8
     with stage.lending.reading([RaggedSpan(0, 1, 127, 128, stage.kv.table(1))]) as parts:
         assert list(parts.own.spans[0].blocks) == [one for one in stage.kv.table(1) if one < 12]
+
+
+class DyingLender(NearLender):
+    """Lender that is gone from one message on."""
+
+    def __init__(self, dies_at: int) -> None:
+        super().__init__()
+        self.messages_left = dies_at
+
+    def __getattribute__(self, name: str):
+        if name in ("put", "plan", "ask", "answer", "take"):
+            self.messages_left -= 1
+            self.is_lost = self.messages_left <= 0
+            if self.is_lost:
+                raise LenderLostError("it is gone")
+        return super().__getattribute__(name)
+
+
+class MendingDriver(RingDriver):
+    """Ring of one stage that goes on without its lender, as an epoch in which nobody is fresh."""
+
+    losses = 0
+
+    def _round(self, active: list[Job]) -> None:
+        try:
+            super()._round(active)
+        except LenderLostError:
+            (stage,) = self.stages
+            assert lending.lose_lender(stage)
+            self.losses += 1
+            for job in active:
+                if job.request_id in stage.kv.lost_requests():
+                    stage.release(Release(job.request_id))
+                    job.computed = 0
+            lending.lend(stage, lending.lending_by(stage, NearLender(), PLACES))
+
+
+@pytest.mark.parametrize("dies_at", swept(range(1, 161), *range(1, 161, 10)))
+def test_a_lender_that_dies_at_any_message_costs_no_token(dies_at, tiny_llama):
+    directory, wanted = tiny_llama
+    (stage,) = load_stages(directory, (0, LAYERS))
+    stage.resize_kv(9 * 16)
+    lending.lend(stage, lending.lending_by(stage, DyingLender(dies_at), PLACES))
+    driver = MendingDriver([stage], span_tokens=40)
+    assert driver.run(short_jobs()) == wanted
+    assert driver.losses == 1
+    assert stage.kv.tokens_used == 0
+
+
+def short_jobs() -> list[Job]:
+    return [Job(number, list(range(3, 103 - 60 * number)), 8) for number in range(2)]
+
+
+@pytest.fixture(scope="module")
+def tiny_llama(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("llama")
+    model = save_tiny("llama", directory)
+    return directory, [generate(model, job.prompt, job.tokens) for job in short_jobs()]
