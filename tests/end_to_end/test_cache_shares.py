@@ -19,7 +19,8 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tiny_llama, home):
-    options = ("--nodes", "2", "--dtype", "float32", "--kv-tokens", "512")
+    """Without host memory, where all of it would find room."""
+    options = ("--nodes", "2", "--dtype", "float32", "--kv-tokens", "512", "--cache-ram-gb", "0")
     with serving(str(tiny_llama), *options) as server:
         yield server
 
