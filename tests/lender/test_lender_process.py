@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from molink.engine.layers import lent_attention
 from molink.engine.layers.held_blocks import HeldBlocks
 from molink.engine.layers.layer_rows import LayerRows
 from molink.engine.layers.lent_attention import LentStep, is_sooner_pushed
@@ -105,10 +106,17 @@ def test_parts_of_decode_rows_drafts_and_prompts_are_as_the_whole(
         assert stage.differs(SPANS, variant) < within
 
 
-def test_a_span_of_many_rows_has_its_keys_brought() -> None:
-    assert is_sooner_pushed(1, 4, 16)
-    assert not is_sooner_pushed(128, 4, 500)
-    assert is_sooner_pushed(128, 4, 513)
+def test_brought_keys_give_the_same(lender: LenderClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lent_attention, "is_sooner_pushed", lambda device, rows, *_: rows < 4)
+    assert Stage(lender, torch.float32, "auto").differs(SPANS, AttentionVariant(0.2)) < 2e-5
+
+
+def test_a_span_of_many_rows_has_its_keys_brought_to_a_card() -> None:
+    card = torch.device("cuda")
+    assert is_sooner_pushed(card, 1, 4, 16)
+    assert not is_sooner_pushed(card, 128, 4, 500)
+    assert is_sooner_pushed(card, 128, 4, 513)
+    assert is_sooner_pushed(CPU, 128, 4, 500)
 
 
 def test_a_block_that_is_put_again_is_the_new_one(lender: LenderClient) -> None:

@@ -5,9 +5,10 @@ away. Own blocks are attended while the lender answers, and the parts are joined
 first: all its keys lie before the others that count for a window, and an order that hung on who is
 sooner would change the last bit of an answer.
 
-Who sends what is a matter of bytes. A row's queries are as many as its heads, a lent key has the
-kv heads twice: where the rows times the heads of a group are fewer than the lent keys the queries
-go there, else the keys come here for one layer (`pulled`), which is what long spans of prompts do.
+Who sends what is a matter of bytes and of devices. A row's queries are as many as its heads, a lent
+key has the kv heads twice: where the rows times the heads of a group are fewer than the lent keys
+the queries go there. Else a card has the keys of one layer brought (`pulled`), as long spans of
+prompts do; a CPU attends no sooner than the lender, and both do a part.
 
 Shapes: T rows of the batch, R rows of the spans that have lent keys, H query heads, A head size of
 keys, V of values.
@@ -29,10 +30,10 @@ from molink.engine_protocol.lender import Lender, LentSpan
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 
-def is_sooner_pushed(rows: int, group: int, keys: int) -> bool:
+def is_sooner_pushed(device: torch.device, rows: int, group: int, keys: int) -> bool:
     """Whether a span's queries go to its lent keys, not the keys to them; `group`: query heads that
-    share a kv head."""
-    return rows * group < keys
+    share a kv head. A CPU has nothing that attends sooner than the lender does."""
+    return device.type == "cpu" or rows * group < keys
 
 
 @dataclass(slots=True)
@@ -74,7 +75,9 @@ class LentStep:
         pushed = tuple(
             number
             for number, span in self.lent.items()
-            if is_sooner_pushed(span.rows, group, len(span.places) * BLOCK_TOKENS)
+            if is_sooner_pushed(
+                rows.q_THA.device, span.rows, group, len(span.places) * BLOCK_TOKENS
+            )
         )
         self._ask(layer_index, pushed, rows.q_THA, plain)
         mine = attend_part(replace(rows, batch=self.own), 1)

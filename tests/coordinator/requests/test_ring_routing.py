@@ -24,7 +24,7 @@ from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.routing.ring_forecast import RingPace
 from molink_scheduler.token_ids import token_bytes
 from tests.coordinator.ring import ring_serving
-from tests.coordinator.ring.ring_serving import Serving, going_on, until
+from tests.coordinator.ring.ring_serving import FakeStage, Serving, going_on, until
 
 CARD = ModelCard("m", 0, 100, 2048, (), None)
 PACE = RingPace(prefill_tokens_per_s=100.0, first_token_s=0.1, tpot_alone_s=0.05, tpot_each_s=0.005)
@@ -188,7 +188,8 @@ async def test_a_ring_that_lost_a_stage_has_nothing_cached():
         client = rings.rings[0].client
         assert client.prospects.mirror.tree.blocks
         client.pause()
-        client.go_on(client.ring, going_on(), "a stage was lost")
+        ring = SimpleNamespace(stages=[FakeStage("anna")], terms=client.ring.terms, epoch=2)
+        client.go_on(ring, going_on(), "a stage was lost")
         assert not client.prospects.mirror.tree.blocks
 
 

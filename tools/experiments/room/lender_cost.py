@@ -5,17 +5,18 @@
 Shapes of Llama-3-8B in bf16: 32 query heads on 8 kv heads of 128. Three questions:
 
 - half of the keys of decode rows away, in pairs with all of them at home;
-- one call, in pairs with the same bytes over a pair of ZeroMQ sockets (`echoed`), of a lender that
-  has one block to attend to and of an echo that has none;
+- the frames of one call, echoed by another process, in pairs with the same bytes over a pair of
+  ZeroMQ sockets; and the whole of a call that has one block to attend to;
 - a span's queries sent to its keys against its keys brought to them, and which of the two the rule
   takes (`lent_attention.is_sooner_pushed`).
 """
 
 import multiprocessing
+import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.ragged_batch import RaggedBatch, RaggedSpan
 from molink.engine_protocol.lender import LentKv, LentLayer
+from molink.lender.protocol import Frame, Kind, Receiver, send
 from molink.lender.starting import start_lender
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from tools.experiments.harness.experiment import experiment
@@ -108,11 +110,13 @@ def _one_call(apparatus: Apparatus) -> Iterator[str]:
         apparatus.lender.ask(0, q_1HA, VARIANT.scale, None, None)
         apparatus.lender.answer()
 
-    with _zmq_echo() as echoed:
-        raw_us, zmq_us = _pairs(asked, lambda: echoed(q_1HA.tobytes()), 400)
+    content = q_1HA.tobytes()
+    with _zmq_echo() as echoed, _raw_echo() as raw:
+        raw_us, zmq_us = _pairs(lambda: raw(content), lambda: echoed(content), 400)
+    whole_us, _ = _pairs(asked, asked, 200)
     yield (
-        f"a call of one row: {raw_us:.0f} us with attention to one block, {zmq_us:.0f} of a ZeroMQ "
-        f"echo without, {raw_us / zmq_us:.2f} of it"
+        f"a call of one row: {raw_us:.0f} us for its frames, {zmq_us:.0f} by ZeroMQ, "
+        f"{raw_us / zmq_us:.2f} of it; {whole_us:.0f} with attention to one block"
     )
 
 
@@ -121,7 +125,7 @@ def _ways(apparatus: Apparatus) -> Iterator[str]:
         away = range(BLOCKS, BLOCKS + keys // BLOCK_TOKENS)
         here = range(rows // BLOCK_TOKENS + 1)
         spans = [RaggedSpan(0, rows, keys, keys + rows, [*away, *here])]
-        is_pushed = is_sooner_pushed(rows, HEADS // KV_HEADS, keys)
+        is_pushed = is_sooner_pushed(torch.device("cpu"), rows, HEADS // KV_HEADS, keys)
         pushed, pulled = (_way(apparatus, spans, pushed=way) for way in (True, False))
         push_us, pull_us = _pairs(pushed, pulled, 10)
         taken_us = push_us if is_pushed else pull_us
@@ -157,6 +161,34 @@ def _pairs(
             if number > 1:  # The first ones warm up.
                 taken.append(time.perf_counter() - started)
     return statistics.median(seconds[0]) * 1e6, statistics.median(seconds[1]) * 1e6
+
+
+@contextmanager
+def _raw_echo() -> Iterator[Callable[[bytes], object]]:
+    """The same over frames of our own."""
+    ours, theirs = socket.socketpair()
+    process = multiprocessing.get_context("spawn").Process(target=_echo_frames, args=(theirs,))
+    process.start()
+    theirs.close()
+    receiver = Receiver(ours)
+
+    def echoed(content: bytes) -> object:
+        send(ours, Frame(Kind.ASK), [content])
+        return receiver.receive()
+
+    try:
+        yield echoed
+    finally:
+        ours.close()
+        process.join()
+
+
+def _echo_frames(link: socket.socket) -> None:
+    receiver = Receiver(link)
+    with suppress(ConnectionError):
+        while True:
+            _, content = receiver.receive()
+            send(link, Frame(Kind.ANSWER), [content, bytes(4 * HEADS)])
 
 
 @contextmanager
