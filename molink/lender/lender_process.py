@@ -73,6 +73,7 @@ class LenderLoop:
         places = hello.pop("places")
         layers = tuple(LentLayer(*one) for one in hello.pop("layers"))
         self._held = HeldBlocks.of(LentKv(layers, **hello), places)
+        self._held.warm_up()
         self._answer(Frame(Kind.HELLO), Kind.HELLO, [json.dumps({"places": places}).encode()])
 
     def _attend(self, frame: Frame, content: memoryview) -> None:

@@ -51,6 +51,15 @@ class HeldBlocks:
             pool.layers[one.layer] = rooms.setdefault(room, LayerKv(*made))
         return cls(pool, dtype)
 
+    def warm_up(self) -> None:
+        """Attend once to each layer, with one row and with several: kernels are made and proven at
+        their first call, which takes longer than anybody waits for an answer."""
+        for rows in (1, 3):
+            self.plan([LentSpan(rows, BLOCK_TOKENS, (0,))])
+            for index, layer in self.pool.layers.items():
+                q_RHA = torch.zeros(rows, layer.keys.kv_heads, layer.keys.size, dtype=self.dtype)
+                self.attend(index, q_RHA, None, AttentionVariant(1.0))
+
     def put(self, places: Sequence[int], packed_BW: BlockBytes) -> None:
         """Hold packed blocks."""
         _copy_in(self.pool.block_rows(), places, packed_BW)
