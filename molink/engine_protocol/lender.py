@@ -58,7 +58,7 @@ class Lender(Protocol):
         """Be ready for so many blocks; what was held before is gone."""
 
     def put(self, places: Sequence[int], packed_BW: BlockBytes) -> None:
-        """Hold these blocks."""
+        """Hold packed blocks, one in each of these places."""
 
     def drop(self, places: Sequence[int]) -> None:
         """Hold these no more: nobody asks for them until others are put there."""

@@ -84,7 +84,7 @@ class LenderClient:
         self._incarnation, self.places = frame.incarnation, json.loads(bytes(content))["places"]
 
     def put(self, places: Sequence[int], packed_BW: BlockBytes) -> None:
-        """Hold these blocks."""
+        """Have the lender hold packed blocks, one in each of these places."""
         numbers = np.asarray(places, np.int32)
         self._send(Frame(Kind.PUT, number=len(numbers)), [numbers.data, packed_BW.data])
 

@@ -38,7 +38,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Kind(IntEnum):
-    """Kinds of frames."""
+    """Kinds of frames between a stage and its lender, as the table above explains them."""
 
     HELLO = 1
     PUT = 2

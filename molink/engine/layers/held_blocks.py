@@ -61,7 +61,7 @@ class HeldBlocks:
                 self.attend(index, q_RHA, None, AttentionVariant(1.0))
 
     def put(self, places: Sequence[int], packed_BW: BlockBytes) -> None:
-        """Hold packed blocks."""
+        """Hold blocks whose bytes are packed, one in each of these places."""
         _copy_in(self.pool.block_rows(), places, packed_BW)
 
     def put_layer(self, layer: int, places: Sequence[int], packed_BX: BlockBytes) -> None:

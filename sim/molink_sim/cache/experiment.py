@@ -96,7 +96,7 @@ class CacheSetting:
             raise UserError("--ttft-times and --tpot-times take numbers above 0.")
 
     def specs(self) -> list[RingSpec]:
-        """The rings."""
+        """Descriptions of the rings that requests are sent to."""
         if self.shape == "paper":
             stages = self.stages or 1
             one = paper_ring(stages, self.capacity_tokens)
