@@ -1,10 +1,11 @@
 """The units that travel: spans, and the batches that carry them around the ring.
 
 A *span* is a run of consecutive tokens of one request. A *decode batch* is one micro-batch: a span
-of one token for each of its requests. A *prefill batch* holds longer spans, possibly of several
-requests. Both are the same value and run through the same code, because prefill, decode,
-recomputation after preemption and replay after a failure are one thing: tokens computed catch up
-with tokens known.
+of one known token for each of its requests, and maybe drafts behind it. A *prefill batch* holds
+longer spans, possibly of several requests. Both are the same value and run through the same code,
+because prefill, decode, recomputation after preemption and replay after a failure are one thing:
+tokens computed catch up with tokens known. Drafts that were wrong are tokens computed that are not
+known: the request's next span begins before them, and nobody is told otherwise.
 """
 
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from molink_scheduler.timing.round_tracker import StageStamp
 __all__ = [
     "ADMITTED_BULK_BYTES_MAX",
     "DECODE",
+    "DRAFTS_MAX",
     "MICRO_BATCH_COUNT_MAX",
     "PREFILL",
     "Admission",
@@ -39,6 +41,10 @@ what a message's header may hold."""
 
 MICRO_BATCH_COUNT_MAX = 64
 """Most micro-batches: twice the longest ring that we expect; more would be nearly empty."""
+
+DRAFTS_MAX = 16
+"""Most drafts of one span: text that is copied is right about as often, and 17 rows of a wide model
+are still one message."""
 
 
 class BatchClass(IntEnum):
@@ -62,11 +68,29 @@ class Span:
     start: int
     end: int
     samples: bool
-    """True when the span ends at the last token known, so that its logits yield the next one."""
+    """True when the span has the last token known, so that its logits yield the next one."""
+    drafts: tuple[int, ...] = ()
+    """Its last tokens, where they are drafts: guesses of what comes behind those that are known."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.end:
             raise ValueError(f"a span holds at least one token, got [{self.start}, {self.end})")
+        if self.drafts and (objection := self._drafts_objection()):
+            raise ValueError(objection)
+
+    def _drafts_objection(self) -> str:
+        if not self.samples:
+            return "drafts are verified in a span that samples"
+        if len(self.drafts) > DRAFTS_MAX:
+            return f"a span has at most {DRAFTS_MAX} drafts, got {len(self.drafts)}"
+        if len(self.drafts) >= self.end - self.start:
+            return "drafts follow a token of the span that is known"
+        return "a draft is the id of a token, from 0 on" if min(self.drafts) < 0 else ""
+
+    @property
+    def known_end(self) -> int:
+        """Position behind its last token that is known; drafts follow."""
+        return self.end - len(self.drafts)
 
     @property
     def tokens(self) -> int:
@@ -134,7 +158,7 @@ class KeptState:
 
     request_id: int
     tokens: int
-    """Tokens behind which these are its states: the end of one of the batch's spans."""
+    """Tokens behind which these are its states: where one of the batch's spans is known to."""
     snapshot: int
     """Place that the copy goes to; what was there is gone."""
 

@@ -172,6 +172,13 @@ def activations_of_a_decode_batch():
 
 
 @FRAMES.value
+def activations_with_drafts():
+    spans = (Span(1, 8, 9, True), Span(2, 30, 47, True, tuple(range(0, 160, 10))))
+    batch = Batch(9, BatchClass.DECODE, 0, spans)
+    return Activations(batch, TensorHeader("bfloat16", 18, 1), bytes(36)), 5
+
+
+@FRAMES.value
 def activations_of_a_prefill_batch():
     admissions = (
         Admission(1, 3, 20, SAMPLING, prompt=(5, 6, 7), output=(8,)),

@@ -1,0 +1,56 @@
+"""What a head asks its drafters, and what they answer: drafts are facts to the core.
+
+A core that decides with drafts must be told them like everything else, or its log could not be
+played again (`recording.event_log`) and a simulator would have to load models.
+
+Pure.
+"""
+
+from dataclasses import dataclass
+
+from molink_scheduler.request import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAsk:
+    """Question what may follow the known tokens of one request."""
+
+    request_id: int
+    start: int
+    """Position of the first of `tokens`: those before it were told with earlier questions."""
+    tokens: tuple[int, ...]
+    """Tokens known that were not told yet, at least one; all of them in a ring's new epoch."""
+    sampling: SamplingParams
+    width: int
+    """Most drafts that are of use, at least one."""
+
+    @property
+    def position(self) -> int:
+        """Position of the first draft."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Answer to one question."""
+
+    request_id: int
+    position: int
+    """Position of the first of `token_ids`, as asked."""
+    token_ids: tuple[int, ...]
+    """Guesses in order, no more than asked for; none where nothing is likely."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskDrafts:
+    """Decision: have drafters guess, and tell `Drafted` for each of these, soon: a request goes
+    round once its answer is there."""
+
+    asks: tuple[DraftAsk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Fact: drafters have answered."""
+
+    drafts: tuple[Draft, ...]
