@@ -1,8 +1,8 @@
 """A live stage: carries out what the core decides, with tensors, sockets and the clock.
 
 One thread, blocking. Every decision is `molink_scheduler.stage.core`'s; the simulator drives the
-same core (`molink_sim.ring.stage`). Rows of messages that have arrived are kept here under a
-number, and the core names them by it.
+same core (`molink_sim.ring.stage`). Rows of messages that have arrived are kept under a number
+(`arrived_rows`), and the core names them by it.
 An event loop beside a compute thread was rejected for this path: each hand-over to an idle core
 costs 0.15 to 0.2 ms, twice per hop of every token, while ZeroMQ's own thread reads the network
 during a step anyway.
@@ -19,7 +19,9 @@ from molink.engine_protocol.drawn import LateToken
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared, StepInputs, StepResult
 from molink.errors import FrameError, LenderLostError
+from molink.stage.arrived_rows import ArrivedRows
 from molink.stage.cache.stage_cache import StageCache
+from molink.stage.drafting.protocol import Drafting
 from molink.stage.entering import NewCore, resume_of
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extend, StageWorkings
@@ -38,7 +40,7 @@ from molink.stage_protocol.messages import (
     SetRoom,
     StageReady,
 )
-from molink.wire.elements import Elements, element_name
+from molink.wire.elements import element_name
 from molink.wire.frames import (
     Activations,
     BlocksFetched,
@@ -49,13 +51,13 @@ from molink.wire.frames import (
 )
 from molink.wire.stage_events import REFUSALS, stage_event
 from molink_scheduler.batch import PREFILL, Batch, Release
+from molink_scheduler.drafting.asks import AskDrafts
 from molink_scheduler.events import (
     BatchArrived,
     BlocksRead,
     BookOrder,
     Decision,
     KeepRows,
-    Piece,
     Refuse,
     RefuseRequest,
     RoomOffered,
@@ -108,13 +110,10 @@ class StageLoop:
     """Loads a lost stage's layers beside these."""
     report: Callable[[Fact], None]
     cache: StageCache
-    _rows: dict[int, Elements] = field(init=False, default_factory=dict)
-    """Rows [T, D] of each batch that has arrived and is not computed."""
-    _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
-    """Token ids of the same rows; empty where layers do not read them."""
+    drafting: Drafting
+    _rows: ArrivedRows = field(init=False, default_factory=ArrivedRows)
     _late: dict[int, LateToken] = field(init=False, default_factory=dict)
     """Tokens on the tail, by request, that wait for the masks of their grammars."""
-    _messages_count: int = field(init=False, default=0)
     _wait_until: float | None = field(init=False, default=None)
     _interrupted_s: float = field(init=False, default=0.0)
     """How long the prefill step under way has stood still for decode."""
@@ -192,8 +191,8 @@ class StageLoop:
         for request_id in kept.gone:
             self._forget(Release(request_id))
         log.go_on(resume.without(kept.missing))
-        for waiting in (self._rows, self._token_ids, self._late):
-            waiting.clear()
+        self._rows.clear()
+        self._late.clear()
         core = self.new_core(self.layers, command, source.room, kept, source if stays else None)
         self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
         self.reports.follow(core)
@@ -208,7 +207,7 @@ class StageLoop:
         refused.discard(request_id)
         self._late.pop(request_id, None)
         self.reports.kv_freed()
-        for one in (self.end_rules, self.sent.log, self.shadowing):
+        for one in (self.end_rules, self.sent.log, self.shadowing, self.drafting):
             one.forget(request_id)
 
     def _change_cache(self, change: CacheChange) -> None:
@@ -218,7 +217,8 @@ class StageLoop:
     def _step(self) -> None:
         self._wait_until = None
         rate = self.links.next_rate_bytes_per_s
-        is_idle = not self._carry_out(self.core.next_step(rate, time.monotonic()))
+        has_computed = self._carry_out(self.core.next_step(rate, time.monotonic()))
+        is_idle = not (self._draft() or has_computed)
         if self.reports.report_if_due(is_idle=is_idle):
             self.events.write_new()
             if self.reports.kv_blocks > self.core.core.source.room.blocks:
@@ -255,10 +255,8 @@ class StageLoop:
             return
         rows_TD, token_ids = self.packing.unpack(message), self.packing.token_ids(message)
         batch, rows_TD = self.packing.fit(message.batch, rows_TD, self.layers.dtype, received=True)
-        self._messages_count += 1
-        self._receive(BatchArrived(batch, self._messages_count))
-        self._rows[self._messages_count] = rows_TD
-        self._token_ids[self._messages_count] = token_ids
+        self._receive(BatchArrived(batch, self._rows.next_number))
+        self._rows.keep(rows_TD, token_ids)
 
     def _receive(self, event: StageEvent) -> None:
         now = time.monotonic()
@@ -276,6 +274,8 @@ class StageLoop:
                     computed = True
                 case SendRelease() | SendCacheChange() | SendCapacity() | SendFetched():
                     self._obey_book(decision)
+                case AskDrafts(asks):
+                    self.drafting.ask(asks)
                 case WaitUntil(at):
                     self._wait_until = at
                 case RefuseRequest(reason, request_id):
@@ -316,8 +316,8 @@ class StageLoop:
             self.links.set_decode_result_due(run.result_due_at)
         interrupt = self._interrupt if batch.batch_class is PREFILL else self.reports.moved
         self._interrupted_s = 0.0
-        token_ids = run.token_ids or self._input_ids(run.pieces)
-        inputs = StepInputs(batch, token_ids, self._input_rows(run.pieces))
+        token_ids = run.token_ids or self._rows.token_ids(run.pieces)
+        inputs = StepInputs(batch, token_ids, self._rows.take(run.pieces))
         result = self.engine.step(inputs, interrupt, make_room)
         now, rate = time.monotonic(), self.links.next_rate_bytes_per_s
         if result.computed_s is None:
@@ -335,24 +335,21 @@ class StageLoop:
         began, before_s = time.monotonic(), self._interrupted_s
         self._take_messages()
         self._send_late()
-        while self._carry_out(self.core.between_layers(time.monotonic())):
+        while self._carry_out(self.core.between_layers(time.monotonic())) or self._draft():
             pass
         self._interrupted_s = before_s + time.monotonic() - began
 
-    def _input_ids(self, pieces: Iterable[Piece]) -> list[int]:
-        """Token ids of the pieces laid end to end."""
-        ids = (self._token_ids[message][start:end] for message, start, end in pieces)
-        return [token for piece in ids for token in piece]
-
-    def _input_rows(self, pieces: Iterable[Piece]) -> list[Elements]:
-        """Rows [T, D] of the pieces, which are then forgotten."""
-        rows: list[Elements] = []
-        for message, start, end in pieces:
-            message_TD = self._rows[message]
-            if end == len(message_TD):
-                del self._rows[message], self._token_ids[message]
-            rows.append(message_TD[start:end])
-        return rows
+    def _draft(self) -> bool:
+        """Move the drafters on by one depth, then take messages; False: nobody has asked them."""
+        if not self.drafting.is_busy:
+            return False
+        try:
+            if (drafted := self.drafting.take()) is not None:
+                self._receive(drafted)
+        except FrameError as error:
+            log.warning("Drafts were dropped: %s.", error)
+        self._take_messages()
+        return True
 
     def _pass_on(self, decision: SendRows | SendTokens | KeepRows, result: StepResult) -> None:
         rows_TD, planned = result.rows_TD, decision.batch

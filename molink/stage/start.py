@@ -10,6 +10,7 @@ from pathlib import Path
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared
 from molink.stage.cache.stage_cache import StageCache
+from molink.stage.drafting.protocol import NoDrafting
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extender, loaded_stage, progress_to
 from molink.stage.health.head_health import with_head
@@ -86,6 +87,7 @@ def start_stage(
         extend=Extender(engine, stage_cache, report, steer),
         report=report,
         cache=stage_cache,
+        drafting=NoDrafting(),
     )
 
 

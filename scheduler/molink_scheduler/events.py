@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.drafting.asks import AskDrafts, Drafted
 from molink_scheduler.kv.capacity import RingCapacity
 from molink_scheduler.kv.changes import CacheChange, Fetched
 from molink_scheduler.request import Request
@@ -23,6 +24,7 @@ __all__ = [
     "CapacityChosen",
     "CodecChosen",
     "Decision",
+    "EventOrder",
     "FetchArrived",
     "HeadEvent",
     "KeepRows",
@@ -151,9 +153,15 @@ class BlocksRead:
 
 
 HeadEvent = (
-    RequestSubmitted | RequestCancelled | CodecChosen | CacheCleared | BatchReturned | FetchArrived
+    RequestSubmitted
+    | RequestCancelled
+    | CodecChosen
+    | CacheCleared
+    | BatchReturned
+    | FetchArrived
+    | Drafted
 )
-"""Events that the coordinator and the tail send to the head alone."""
+"""Events that the coordinator, the tail and its own drafters send to the head alone."""
 
 StageEvent = (
     HeadEvent
@@ -262,5 +270,8 @@ class SendTokens(NamedTuple):
 BookOrder = SendRelease | SendCacheChange | SendCapacity | SendFetched
 """Orders of the head's book to all stages about their KV, and the answers of stages."""
 
-Decision = RunBatch | WaitUntil | BookOrder | Refuse
+EventOrder = BookOrder | AskDrafts | Refuse
+"""Decisions that follow from an event."""
+
+Decision = RunBatch | WaitUntil | EventOrder
 """Decisions that follow from an event, or from a device that is free."""

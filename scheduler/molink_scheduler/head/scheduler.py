@@ -17,6 +17,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import assert_never
 
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.drafting.asks import Drafted
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -26,6 +27,7 @@ from molink_scheduler.events import (
     CacheCleared,
     CapacityChosen,
     CodecChosen,
+    EventOrder,
     FetchArrived,
     Refuse,
     RefuseRequest,
@@ -143,7 +145,7 @@ class HeadScheduler:
         times = (self.prompts.wait_until, self.book.fetches.due_at)
         return min((one for one in times if one is not None), default=None)
 
-    def handle(self, event: StageEvent, now: float) -> abc.Sequence[BookOrder | Refuse]:
+    def handle(self, event: StageEvent, now: float) -> abc.Sequence[EventOrder]:
         """Take one event into account."""
         self.book.cache.tree.pass_time(now)
         match event:
@@ -155,10 +157,10 @@ class HeadScheduler:
                 return self._cancel(request_id)
             case CodecChosen(codec):
                 self.codec = codec
-                return []
             case CacheCleared():
                 self.book.clear(self._sequences.values())
-                return []
+            case Drafted():
+                pass  # Nobody has asked yet.
             case CapacityChosen() | RoomOffered():
                 self.prompts.released()
                 return self.capacity.changed(event)
@@ -169,14 +171,12 @@ class HeadScheduler:
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
             case CacheChanged(RetainBlocks() as change):
-                retained = self.book.cache.retain(change)
-                if retained is not None:
-                    return [SendCacheChange(retained)]
-                return [Refuse("what stays cached from the epoch before was said already")]
+                return self._retain(change)
             case BatchArrived() | ReleaseArrived() | CacheChanged():
                 return [Refuse(f"{type(event).__name__} is for a stage behind the head")]
             case _:
                 assert_never(event)
+        return []
 
     def next_batch(
         self, link_bytes_per_s: float, now: float
@@ -233,6 +233,11 @@ class HeadScheduler:
             return self._forget_kept(request_id)
         self._stop(sequence)
         return self._settle(sequence)
+
+    def _retain(self, change: RetainBlocks) -> list[SendCacheChange | Refuse]:
+        if (retained := self.book.cache.retain(change)) is not None:
+            return [SendCacheChange(retained)]
+        return [Refuse("what stays cached from the epoch before was said already")]
 
     def _stop(self, sequence: Sequence) -> None:
         if not sequence.cancelled:

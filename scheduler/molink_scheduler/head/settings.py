@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.batch import DRAFTS_MAX, MICRO_BATCH_COUNT_MAX
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.prompt_order import OWN_WORK_TIMES
@@ -73,6 +73,8 @@ class RingTerms:
     kv_tokens_most: int = 0
     """Tokens that it holds with all places of its stages, where some of them are away for now: the
     bound of one request. Less than its capacity: none are."""
+    draft_width_max: int = 0
+    """Most drafts of a request's span; 0: the head has no drafter."""
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -81,6 +83,10 @@ class RingTerms:
         ):
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{name} must be 1 to {most}, got {value}")
+        if not 0 <= self.draft_width_max <= DRAFTS_MAX:
+            raise ValueError(
+                f"draft_width_max must be 0 to {DRAFTS_MAX}, got {self.draft_width_max}"
+            )
         if not 0 <= self.replay_log_bytes <= REPLAY_LOG_BYTES_MAX:
             raise ValueError(
                 f"replay_log_bytes must be 0 to {REPLAY_LOG_BYTES_MAX}, got {self.replay_log_bytes}"

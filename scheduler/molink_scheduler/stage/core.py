@@ -28,6 +28,7 @@ from molink_scheduler.events import (
     BatchReturned,
     BookOrder,
     Decision,
+    EventOrder,
     KeepRows,
     Refuse,
     RunBatch,
@@ -65,7 +66,7 @@ class WorkSource(Protocol):
     def computed_tokens(self) -> dict[int, int]:
         """Tokens of each request of which the stage holds KV."""
 
-    def handle(self, event: StageEvent, now: float) -> Sequence[BookOrder | Refuse]:
+    def handle(self, event: StageEvent, now: float) -> Sequence[EventOrder]:
         """Take one event into account."""
 
     def next_batch(

@@ -27,6 +27,7 @@ from molink_scheduler.batch import (
     Span,
     bulk_bytes,
 )
+from molink_scheduler.drafting.asks import Drafted
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -134,6 +135,7 @@ class StageQueue:
                 | CodecChosen()
                 | CacheCleared()
                 | BatchReturned()
+                | Drafted()
             ):
                 objection = f"{type(event).__name__} is for the head of the ring"
             case _:

@@ -7,6 +7,7 @@ from typing import assert_never
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import (
     BookOrder,
+    EventOrder,
     Refuse,
     RunBatch,
     SampledToken,
@@ -148,7 +149,7 @@ class _Events:
                 listener(place, run)
         return found
 
-    def releases(self, place: Place, decisions: Sequence[BookOrder | Refuse]) -> None:
+    def releases(self, place: Place, decisions: Sequence[EventOrder]) -> None:
         """Report what a stage forgets or refuses."""
         for decision in decisions:
             match decision:
@@ -193,7 +194,7 @@ class _WatchedSource:
     def computed_tokens(self) -> dict[int, int]:
         return self.inner.computed_tokens()
 
-    def handle(self, event: StageEvent, now: float) -> Sequence[BookOrder | Refuse]:
+    def handle(self, event: StageEvent, now: float) -> Sequence[EventOrder]:
         for listener in self.events.taken:
             listener(self.place, event)
         decisions = self.inner.handle(event, now)

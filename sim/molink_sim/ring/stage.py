@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release
+from molink_scheduler.drafting.asks import AskDrafts
 from molink_scheduler.events import (
     BatchArrived,
     BlocksRead,
@@ -195,6 +196,8 @@ class Stage:
                     pass  # Places of simulated stages are as many for good.
                 case WaitUntil(at):
                     self._sleep(at, now)
+                case AskDrafts():
+                    assert not decision.asks, "a simulated head has no drafter"
                 case Refuse():
                     pass  # The core counts them.
                 case _:

@@ -1,0 +1,1 @@
+"""Drafters of a ring's head, as its loop knows them."""
