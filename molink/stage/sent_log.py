@@ -45,7 +45,7 @@ class SentLog:
         for span in batch.spans:
             end = row + span.tokens
             sent = SentRows(span.start, span.end, raw_TB[row:end].tobytes(), token_ids[row:end])
-            self.log.add(span.request_id, sent)
+            self.log.add(span.request_id, sent, guesses=len(span.drafts))
             row = end
 
     def messages(self, batch: Batch, admissions: Iterable[Admission]) -> Iterator[Activations]:

@@ -2,12 +2,14 @@
 
 import heapq
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import assert_never
 
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
+from molink_scheduler.drafting.asks import AskDrafts, DraftAsk
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -43,7 +45,8 @@ from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
-from tests.scheduler.fake_stage import AlwaysSlow, FakeStage, NothingGrows
+from tests.scheduler.fake_stage import AlwaysSlow, FakeStage, NothingGrows, chained
+from tests.scheduler.seeded_drafter import SeededDrafter
 
 ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 20, vocabulary_size=1 << 20)
 
@@ -72,6 +75,7 @@ class FakeRing:
     read_s: float = 0.5
     """The longest that a stage takes to read the blocks of a fetch."""
     state_snapshots: int = 0
+    drafter: SeededDrafter | None = None
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -86,6 +90,7 @@ class FakeRing:
                     prefix_cache=self.prefix_cache,
                     tiers=self.tiers,
                     state_snapshots=self.state_snapshots,
+                    draft_width_max=self.drafter.width if self.drafter else 0,
                 ),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
@@ -124,8 +129,7 @@ class FakeRing:
     def submit_at(self, at: float, request: Request) -> None:
         self.requests[request.request_id] = request
         self.answers[request.request_id] = []
-        known = [*request.prompt_ids, *self.expected_answer(request.request_id)]
-        chain = itertools.accumulate(known, lambda before, token: hash((before, token)), initial=0)
+        chain = itertools.accumulate(self.text(request.request_id), chained, initial=0)
         self.chains[request.request_id] = list(chain)[1:]
         self.push(at, lambda: self.receive(0, RequestSubmitted(request)))
 
@@ -155,6 +159,8 @@ class FakeRing:
         """All but the batch that is to be computed, which comes back."""
         for decision in decisions:
             match decision:
+                case AskDrafts(asks):
+                    self.ask(asks)
                 case SendRelease(release):
                     self.release(index, release)
                 case SendCacheChange(change):
@@ -175,6 +181,13 @@ class FakeRing:
                 case _:
                     assert_never(decision)
         return None
+
+    def ask(self, asks: Iterable[DraftAsk]) -> None:
+        for after_s, event in self.drafter.answers(asks, self.text):
+            self.push(self.now + after_s, partial(self.receive, 0, event))
+
+    def text(self, request_id: int) -> list[int]:
+        return [*self.requests[request_id].prompt_ids, *self.expected_answer(request_id)]
 
     def change_cache(self, index: int, change: CacheChange) -> None:
         stage = self.stages[index]
@@ -203,6 +216,8 @@ class FakeRing:
     def release(self, index: int, release: Release) -> None:
         if index == 0 and release.request_id not in self.ended:
             self.preemptions += len(self.answers[release.request_id]) > 0
+        if index == 0 and self.drafter:
+            self.drafter.forget(release.request_id)
         self.stages[index].release(release)
         if index + 1 < self.stage_count:
             self.send(index, BatchClass.DECODE, ReleaseArrived(release))
@@ -250,7 +265,8 @@ class FakeRing:
             return
         assert len(run.token_ids) == batch.tokens
         if batch.batch_class is BatchClass.DECODE:
-            assert all(span.tokens == 1 and span.samples for span in batch.spans)
+            assert all(span.tokens == 1 + len(span.drafts) for span in batch.spans)
+            assert all(span.samples for span in batch.spans)
             self.decode_sizes.append(len(batch.spans))
         else:
             assert batch.tokens <= self.span_tokens
@@ -273,9 +289,15 @@ class FakeRing:
             batch.batch_class,
             batch.micro_batch,
             batch.spans,
-            tuple(self.draw(span.request_id, span.end) for span in batch.spans if span.samples),
+            tuple(token for span in batch.spans if span.samples for token in self.verified(span)),
             batch.stamps,
         )
+
+    def verified(self, span: Span) -> Iterator[SampledToken]:
+        for position, draft in enumerate((*span.drafts, None), span.known_end):
+            yield (token := self.draw(span.request_id, position))
+            if token.finished or token.token_id != draft:
+                return
 
     def draw(self, request_id: int, position: int) -> SampledToken:
         request = self.requests[request_id]

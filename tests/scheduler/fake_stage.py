@@ -1,6 +1,7 @@
 """A stage in virtual time around its real core, a forecast of KV and a pace of prompts."""
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
@@ -27,6 +28,10 @@ class FakeStage:
     computed: dict[int, int] = field(default_factory=dict)
     contents: dict[tuple[int, int], int] = field(default_factory=dict)
     """Of each place of each block: a number that stands for all tokens up to there."""
+    drafts: dict[int, int] = field(default_factory=dict)
+    """Drafts at the end of each request's last span."""
+    behind: dict[int, int] = field(default_factory=dict)
+    """Tokens of each request behind which its states are."""
     batches_by_class: list[BatchClass] = field(default_factory=list)
     states: dict[int, int] = field(default_factory=dict)
     """Of each request: a number that stands for all tokens up to where its states are."""
@@ -43,17 +48,23 @@ class FakeStage:
                 self.kv.begin(admission.request_id, admission.cached_numbers)
                 self.computed[admission.request_id] = admission.cached_tokens
             self.states[admission.request_id] = 0
+            self.behind[admission.request_id] = admission.cached_tokens
             if admission.snapshot is not None:
                 self.states[admission.request_id] = self.snapshots[admission.snapshot]
         for span in batch.spans:
-            assert span.start == self.computed.get(span.request_id, 0), "a span overtook another"
+            came, drafts = (
+                self.computed.get(span.request_id, 0),
+                self.drafts.get(span.request_id, 0),
+            )
+            assert came - drafts <= span.start <= came, "a span overtook another"
             self.computed[span.request_id] = span.end
+            self.drafts[span.request_id] = len(span.drafts)
             self.kv.grow(span.request_id, span.end)  # raises OutOfBlocks if the head was wrong
-            self.write(span, chains[span.request_id])
+            self.write(span, with_drafts(chains[span.request_id], span))
             if self.state_slots is not None:
-                self.move_states(span, chains[span.request_id])
+                self.move_states(span, chains[span.request_id], drafts)
         for kept in batch.snapshots:
-            assert self.computed[kept.request_id] == kept.tokens
+            assert self.behind[kept.request_id] == kept.tokens
             self.snapshots[kept.snapshot] = self.states[kept.request_id]
         assert self.state_slots is None or len(self.computed) <= self.state_slots
         self.batches_by_class.append(batch.batch_class)
@@ -65,11 +76,15 @@ class FakeStage:
         self.contents.update(zip(places[span.start :], chain[span.start : span.end], strict=True))
         assert [self.contents.get(one) for one in places] == chain[: span.end], "wrong KV is read"
 
-    def move_states(self, span: Span, chain: list[int]) -> None:
-        """States that begin a span are those behind the token before it."""
-        before = chain[span.start - 1] if span.start else 0
+    def move_states(self, span: Span, chain: list[int], drafts: int) -> None:
+        """States that begin a span are those behind the token before it, or behind one of the
+        drafts before that: those between have come true."""
+        behind = self.behind.get(span.request_id, 0)
+        before = chain[behind - 1] if behind else 0
         assert self.states[span.request_id] == before, "wrong states are gone on from"
-        self.states[span.request_id] = chain[span.end - 1]
+        assert span.start - drafts <= behind <= span.start
+        self.states[span.request_id] = chain[span.known_end - 1]
+        self.behind[span.request_id] = span.known_end
 
     def change_cache(self, change: CacheChange) -> None:
         match change:
@@ -103,7 +118,19 @@ class FakeStage:
     def release(self, release: Release) -> None:
         self.computed.pop(release.request_id, None)
         self.states.pop(release.request_id, None)
+        self.drafts.pop(release.request_id, None)
+        self.behind.pop(release.request_id, None)
         self.kv.release(release.request_id)
+
+
+def with_drafts(chain: list[int], span: Span) -> list[int]:
+    """What a request's KV holds once a span is computed: behind what is known, its drafts."""
+    known = chain[: span.known_end]
+    return [*known[:-1], *accumulate(span.drafts, chained, initial=known[-1])]
+
+
+def chained(before: int, token: int) -> int:
+    return hash((before, token))
 
 
 class NothingGrows:

@@ -4,9 +4,11 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from molink_scheduler.batch import Batch, BatchClass
+from molink_scheduler.drafting.asks import AskDrafts, DraftAsk
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -46,6 +48,7 @@ from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog
 from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.fake_stage import AlwaysSlow
+from tests.scheduler.seeded_drafter import SeededDrafter
 from tests.scheduler.toy_stage import (
     VOCABULARY,
     ToyLayers,
@@ -97,6 +100,7 @@ class ToyRing:
     """Survivors keep what is cached, where the head is one and no neighbour takes lost layers."""
     window: int | None = None
     """Tokens that every layer sees; None: all."""
+    drafter: SeededDrafter | None = None
 
     def __post_init__(self) -> None:
         self.random, self.now, self.epoch = Random(self.seed), 0.0, 0
@@ -115,8 +119,8 @@ class ToyRing:
         self.stages = self.new_stages()
 
     def new_stages(self) -> list[ToyStage]:
-        places = range(self.stage_count)
-        return [self.new_stage(place, (place,), self.stage_count) for place in places]
+        count = self.stage_count
+        return [self.new_stage(place, (place,), count) for place in range(count)]
 
     def is_gone(self, stage: ToyStage) -> bool:
         return any(stage is one for one in self.gone)
@@ -148,16 +152,16 @@ class ToyRing:
         before: ToyStage | None = None,
     ) -> StageCore:
         if index == 0:
-            caches = self.prefix_cache
             terms = RingTerms(
                 self.kv_tokens,
                 self.micro_batches,
                 span_tokens=8,
-                prefix_cache=caches,
+                prefix_cache=self.prefix_cache,
                 tiers=self.tiers,
                 state_slots=self.slots,
                 state_snapshots=WINDOW_SNAPSHOTS,
                 can_go_back=self.window is not None,
+                draft_width_max=self.drafter.width if self.drafter else 0,
             )
             stays = before is not None and resume.chains_stay
             directory = before.core.source.book.cache if stays else None
@@ -203,13 +207,10 @@ class ToyRing:
         self.push(at, lambda: self.receive(following, event, epoch))
 
     def receive(self, index: int, event: StageEvent, epoch: int) -> None:
-        if (
-            epoch == self.epoch
-            and index < len(self.stages)
-            and not self.is_gone(self.stages[index])
-        ):
-            stage = self.stages[index]
-            self.carry_out(stage, stage.core.received(event, self.now))
+        here = self.stages[index : index + 1] if epoch == self.epoch else []
+        for stage in here:
+            if not self.is_gone(stage):
+                self.carry_out(stage, stage.core.received(event, self.now))
 
     # -- a stage's loop --------------------------------------------------------------------------
 
@@ -237,8 +238,12 @@ class ToyRing:
                             one.cached_tokens for one in decision.batch.admissions
                         ]
                     return decision
+                case AskDrafts(asks):
+                    self.ask(asks)
                 case SendRelease(release):
                     stage.release(release.request_id)
+                    if stage.index == 0 and self.drafter:
+                        self.drafter.forget(release.request_id)
                     if not stage.core.is_tail:
                         self.send(stage.index, BatchClass.DECODE, ReleaseArrived(release))
                 case SendCacheChange(change):
@@ -254,6 +259,14 @@ class ToyRing:
                 case Refuse(reason):
                     raise AssertionError(f"stage {stage.index} refused: {reason}")
         return None
+
+    def ask(self, asks: tuple[DraftAsk, ...]) -> None:
+        for after_s, event in self.drafter.answers(asks, self.text):
+            self.push(self.now + after_s, partial(self.receive, 0, event, self.epoch))
+
+    def text(self, request_id: int) -> tuple[int, ...]:
+        live = self.live.get(request_id)
+        return (*live.prompt, *self.answers[live.number]) if live else ()
 
     def short_at(self, at: float, place: int, until: float) -> None:
         """A stage's host is short of memory for a while: what it holds in lower tiers is lost, and

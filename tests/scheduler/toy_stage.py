@@ -4,7 +4,7 @@ So one wrong, missing or doubled row of KV anywhere changes every later token. A
 on all that the tail has drawn before, as penalties do.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from zlib import crc32
@@ -297,11 +297,19 @@ class ToyStage:
         for span in spans:
             row += span.tokens
             if span.samples:
-                drawn, sampling = self.histories[span.request_id]
-                drawn.append(draw(rows[row - 1], drawn, sampling.seed))
-                is_last = len(drawn) == sampling.max_tokens
-                tokens.append(SampledToken(span.request_id, drawn[-1], is_last))
+                first = row - len(span.drafts) - 1
+                tokens += self.verified(span, rows[first:row])
         return tuple(tokens)
+
+    def verified(self, span: Span, rows: list[int]) -> Iterator[SampledToken]:
+        """Token behind what is known, and one more behind each draft that came true."""
+        drawn, sampling = self.histories[span.request_id]
+        for row, draft in zip(rows, (*span.drafts, None), strict=True):
+            drawn.append(draw(row, drawn, sampling.seed))
+            is_last = len(drawn) == sampling.max_tokens
+            yield SampledToken(span.request_id, drawn[-1], is_last)
+            if is_last or drawn[-1] != draft:
+                return
 
     def release(self, request_id: int) -> None:
         self.layers.release(request_id)
@@ -326,7 +334,8 @@ def log_rows(log: ReplayLog, batch: Batch, rows: list[int]) -> None:
     for span in batch.spans:
         values = rows[row : row + span.tokens]
         packed = b"".join(value.to_bytes(ROW_BYTES, "big") for value in values)
-        log.add(span.request_id, SentRows(span.start, span.end, packed))
+        sent = SentRows(span.start, span.end, packed)
+        log.add(span.request_id, sent, guesses=len(span.drafts))
         row += span.tokens
 
 

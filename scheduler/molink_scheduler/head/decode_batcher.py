@@ -8,15 +8,20 @@ that are ready depart together, the longest waiting first, at most their even sh
 Pure: times are arguments.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from molink_scheduler.batch import Span
+from molink_scheduler.drafting.asks import Drafted
+from molink_scheduler.events import Refuse
+from molink_scheduler.head.drafts import DRAFTED_ROWS_MAX, HeadDrafts, NoDrafts
+from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batch_choice import MicroBatchChoice
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.timing.round_tracker import RoundTracker, StageStamp
 from molink_scheduler.timing.steps import DecodeClock, PrefillLoad
 
@@ -31,7 +36,7 @@ class Departure(NamedTuple):
 
     slot: int
     spans: list[Span]
-    """Spans of one token each, at least one."""
+    """Spans of one token that is known and maybe drafts, at least one span."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,7 @@ class DecodeBatcher:
     settings: HeadSettings
     clock: DecodeClock
     """Rhythm of the micro-batches, shared with the head's prompts."""
+    drafts: HeadDrafts | NoDrafts = field(default_factory=NoDrafts)
     micro_batches: MicroBatches = field(init=False)
     tracker: RoundTracker = field(init=False)
     _choice: MicroBatchChoice | None = field(init=False, default=None)
@@ -59,14 +65,24 @@ class DecodeBatcher:
             self._choice = MicroBatchChoice(settings.ring.micro_batch_candidates, count=1)
 
     def token_ready(self, sequence: Sequence) -> None:
-        """Let a sequence depart, for the first time or again: its next token is known."""
+        """Let a sequence depart, for the first time or again: its next token is known. If drafters
+        are asked, it departs once they have answered."""
         self._members.add(sequence.request_id)
-        self._ready[sequence.request_id] = sequence
+        is_judged = self._choice is not None and self._choice.is_judged
+        if not self.drafts.ask(sequence, hold=is_judged):
+            self._ready[sequence.request_id] = sequence
+
+    def drafted(self, event: Drafted) -> list[Refuse]:
+        """Let those depart whose drafters have answered; what was wrong with an answer."""
+        ready, refused = self.drafts.answered(event)
+        self._ready |= {one.request_id: one for one in ready}
+        return refused[:1]
 
     def leave(self, request_id: int) -> None:
         """A sequence ends or is preempted; one that never decoded may be named."""
         self._members.discard(request_id)
         self._ready.pop(request_id, None)
+        self.drafts.forget(request_id)
 
     def depart(self, has_room: Callable[[Sequence], bool], now: float) -> Departure | None:
         """The next micro-batch; None when no slot is free or no sequence can go.
@@ -78,7 +94,7 @@ class DecodeBatcher:
             return None
         self.micro_batches.departed(slot)
         self._departed[slot] = spans
-        self.tracker.departed(slot, len(spans), now)
+        self.tracker.departed(slot, sum([span.tokens for span in spans]), now, len(spans))
         return Departure(slot, spans)
 
     def departed(self, slot: int) -> list[Span] | None:
@@ -105,14 +121,57 @@ class DecodeBatcher:
     def _take_along(self, has_room: Callable[[Sequence], bool]) -> list[Span]:
         ready, spans = self._ready, list[Span]()
         share = self.micro_batches.share(len(self._members), len(ready))
+        drafts_left = DRAFTED_ROWS_MAX - share
         for request_id, sequence in list(ready.items()):
             if len(spans) == share:
                 break
             # Asked for each anew: making room for one may have preempted another.
             if request_id in ready and has_room(sequence):
                 del ready[request_id]
-                spans.append(sequence.take_span(1))
+                drafts = self.drafts.take(sequence, drafts_left)
+                drafts_left -= len(drafts)
+                spans.append(sequence.take_drafts(drafts) if drafts else sequence.take_span(1))
         return spans
+
+
+@dataclass(slots=True)
+class DecodeRoom:
+    """Room for the next token of each sequence that decodes."""
+
+    book: KvBook
+
+    def make(
+        self,
+        sequence: Sequence,
+        others: Mapping[int, Sequence],
+        running_count: int,
+        preempt: Callable[[Sequence], None],
+    ) -> bool:
+        """Take the block that the next token needs; False when the sequence must sit out for now.
+        `preempt` lets a holder give its blocks back, once nothing of it is under way."""
+        if sequence.planned_tokens % BLOCK_TOKENS:
+            return True  # The last block has room, and it is the sequence's since it was planned.
+        tokens = sequence.planned_tokens + 1
+        missing = self.book.ledger.blocks_missing(sequence.request_id, tokens)
+        if not missing:
+            return True
+        left = self.book.blocks_available - missing
+        sequence.sits_out = must_leave_it(sequence, left, running_count, others.values())
+        if sequence.sits_out:
+            return False
+        while missing > self.book.blocks_available:
+            victim = self._last_holder(others)
+            victim.preempting = True
+            preempt(victim)
+            if victim is sequence or victim.preempting:
+                return False
+        self.book.grow(sequence, tokens)
+        return True
+
+    def _last_holder(self, sequences: Mapping[int, Sequence]) -> Sequence:
+        """Holder of the lowest priority, and of those the newest."""
+        holders = (sequences[one] for one in self.book.ledger.holders() if one in sequences)
+        return max(holders, key=lambda sequence: sequence.request.order)
 
 
 def must_leave_it(

@@ -5,19 +5,31 @@ of use now, and goes once the drafters have answered; so it is never asked about
 know yet, and nobody waits for the answer of another. What was told is taken along by its next span
 and by no other.
 
+A draft costs nobody anything. It takes blocks that are free, and leaves one to each other request,
+which may need it for the token that it decodes next; it reaches no further than the request may,
+nor past a place where states are kept; and micro-batches with drafts have bounded rows.
+
 How many drafts are worth it is judged elsewhere (`Widths`), from what comes true.
 
 Pure.
 """
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
-from molink_scheduler.batch import Span
+from molink_scheduler.batch import DRAFTS_MAX, Span
 from molink_scheduler.drafting.asks import AskDrafts, Draft, DraftAsk, Drafted
 from molink_scheduler.events import Refuse
+from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.head.settings import HeadSettings
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import ModelLimits
+
+DRAFTED_ROWS_MAX = 128
+"""Most rows of a micro-batch that has drafts, the most of a step that is recorded on a card: more
+would hold up the others on a home link."""
 
 
 class Widths(Protocol):
@@ -61,7 +73,7 @@ class _Asked(NamedTuple):
 class NoDrafts:
     """Drafts of a head that has no drafter: nobody is asked about."""
 
-    def ask(self, sequence: Sequence, most: int) -> bool:
+    def ask(self, sequence: Sequence, *, hold: bool) -> bool:
         """Ask nothing; the sequence departs at once."""
         return False
 
@@ -73,11 +85,11 @@ class NoDrafts:
         """Nobody has asked."""
         return [], []
 
-    def take(self, request_id: int) -> tuple[int, ...]:
+    def take(self, sequence: Sequence, rows_max: int) -> tuple[int, ...]:
         """Drafts of a sequence that departs: none."""
         return ()
 
-    def verified(self, span: Span, right: int) -> None:
+    def verified(self, span: Span, sequence: Sequence) -> None:
         """A span is back; it had no drafts."""
 
     def forget(self, request_id: int) -> None:
@@ -88,8 +100,11 @@ class NoDrafts:
 class HeadDrafts:
     """Questions under way, and drafts that wait for their spans."""
 
+    book: KvBook
     widths: Widths
     limits: ModelLimits | None = None
+    _widths: dict[int, int] = field(init=False, default_factory=dict)
+    """Width that was last judged worth it for each request."""
     _told: dict[int, int] = field(init=False, default_factory=dict)
     """First tokens of each request that drafters were told."""
     _asked: dict[int, _Asked] = field(init=False, default_factory=dict)
@@ -97,11 +112,13 @@ class HeadDrafts:
     """Questions that nobody was asked yet."""
     _drafts: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
 
-    def ask(self, sequence: Sequence, most: int) -> bool:
-        """Ask for up to `most` drafts of a sequence whose next token is known; False: it departs
-        without."""
+    def ask(self, sequence: Sequence, *, hold: bool) -> bool:
+        """Ask for drafts of a sequence whose next token is known; False: it departs without.
+        `hold`: as many as before, because rounds are being compared."""
         request_id = sequence.request_id
-        if (width := min(self.widths.width(request_id), most)) < 1:
+        if not (hold and request_id in self._widths):
+            self._widths[request_id] = self.widths.width(request_id)
+        if (width := min(self._widths[request_id], self._most(sequence))) < 1:
             return False
         start, tokens = self._told.get(request_id, 0), len(sequence.known)
         new, sampling = tuple(sequence.known[start:]), sequence.request.sampling
@@ -110,6 +127,13 @@ class HeadDrafts:
         self._asked[request_id] = _Asked(sequence, ask)
         self._new_asks[request_id] = ask
         return True
+
+    def _most(self, sequence: Sequence) -> int:
+        """Most drafts that may follow what is known; behind the last one a token is drawn, which
+        the request need not compute if it is its last."""
+        known = len(sequence.known)
+        before_states = self.book.snapshots.drafts_most(known)
+        return min(DRAFTS_MAX, sequence.request.tokens_max - known, before_states)
 
     def take_asks(self) -> list[AskDrafts]:
         """What drafters are asked now, about all at once."""
@@ -126,14 +150,16 @@ class HeadDrafts:
             if asked is None:
                 continue
             ready.append(asked.sequence)
+            if draft.position != asked.ask.position:
+                continue  # It was asked before the request was preempted.
             if (objection := self._objection(draft, asked.ask)) is not None:
                 refused.append(Refuse(objection))
-            elif draft.position == asked.ask.position:
+            else:
                 self._drafts[draft.request_id] = draft.token_ids
         return ready, refused
 
     def _objection(self, draft: Draft, ask: DraftAsk) -> str | None:
-        """Why drafts are no answer at all; None: they are, of this question or an older one."""
+        """Why drafts are no answer to a question; None: they are."""
         name = f"drafts of request {draft.request_id}"
         if len(draft.token_ids) > ask.width:
             return f"{len(draft.token_ids)} {name} came, {ask.width} were asked for"
@@ -143,17 +169,38 @@ class HeadDrafts:
             return f"{name} are not in the vocabulary"
         return None
 
-    def take(self, request_id: int) -> tuple[int, ...]:
-        """Drafts of a sequence that departs; they are taken once."""
-        return self._drafts.pop(request_id, ())
+    def take(self, sequence: Sequence, rows_max: int) -> tuple[int, ...]:
+        """Drafts of a sequence that departs and whose next token has room, at most `rows_max`; they
+        are taken once, and hold the blocks that they need."""
+        request_id, known, ledger = sequence.request_id, len(sequence.known), self.book.ledger
+        drafts = self._drafts.pop(request_id, ())
+        if not drafts:
+            return ()
+        spare = max(0, ledger.blocks_free - (ledger.holders_count - 1))
+        tokens_max = BLOCK_TOKENS * (ledger.blocks_of(request_id) + spare)
+        drafts = drafts[: max(0, min(rows_max, tokens_max - known))]
+        ledger.grow(request_id, known + len(drafts))
+        return drafts
 
-    def verified(self, span: Span, right: int) -> None:
-        """Of the drafts of a span that is back, the first `right` ones came true."""
+    def verified(self, span: Span, sequence: Sequence) -> None:
+        """A span is back, and what came true of its drafts is known."""
         if span.drafts:
+            known = sequence.known[span.known_end :]
+            pairs = zip(span.drafts, known, strict=False)
+            right = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             self.widths.judged(span.request_id, len(span.drafts), right)
 
     def forget(self, request_id: int) -> None:
         """Forget a request that gives its blocks back; one that is unknown is fine."""
-        for of_request in (self._told, self._asked, self._new_asks, self._drafts):
-            of_request.pop(request_id, None)
+        self._told.pop(request_id, None)
+        self._asked.pop(request_id, None)
+        self._new_asks.pop(request_id, None)
+        self._drafts.pop(request_id, None)
+        self._widths.pop(request_id, None)
         self.widths.forget(request_id)
+
+
+def drafts_of(settings: HeadSettings, book: KvBook) -> HeadDrafts | NoDrafts:
+    """Drafts of a head with these settings."""
+    width = settings.ring.draft_width_max
+    return HeadDrafts(book, FixedWidths(width), settings.limits) if width else NoDrafts()

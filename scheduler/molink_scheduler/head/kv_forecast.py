@@ -8,9 +8,9 @@ So it is learned how long answers become: for each block of an answer, how many 
 so far have ended within it. An answer that its `max_tokens` or its user ended counts as one that
 would have gone on (the product-limit estimate of Kaplan and Meier). Hence where all use up what
 they ask for, their ends are known; where they end by themselves, it is how long these become that
-counts. All grow by a token a round. What they hold some rounds from now is what each will hold
-then, times the chance that it is still there, and a newcomer fits if that sum never is more than
-there is.
+counts. All grow by a token a round, or by as many as came of late where drafts come true. What they
+hold some rounds from now is what each will hold then, times the chance that it is still there, and
+a newcomer fits if that sum never is more than there is.
 
 Rejected: one mean length for all (answers that ask for little end early, however long others
 become), and a length drawn for each (LightLLM's past-future scheduler): the sum of chances is what
@@ -19,7 +19,7 @@ draws have on average, and the same each time.
 Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -90,7 +90,8 @@ class KvForecast:
         left = sequence.request.tokens_max - known
         block = min(sequence.generated_tokens // BLOCK_TOKENS, ANSWER_BLOCKS_MAX)
         now = lasts[block]
-        for moment, ahead, tokens, until in MOMENTS:
+        moments = MOMENTS if sequence.pace == 1.0 else _paced(sequence.pace)
+        for moment, ahead, tokens, until in moments:
             if tokens > left:
                 break
             total[moment] += (
@@ -111,3 +112,10 @@ class KvForecast:
         for _ in range(BLOCKS_AHEAD[-1]):
             lasts.append(lasts[-1] * (1 - self._ended[-1] / self._came[-1]))
         self._lasts = lasts
+
+
+def _paced(pace: float) -> Iterator[tuple[int, int, float, float]]:
+    """Moments of a sequence that has so many tokens a round."""
+    for moment, ahead, tokens, until in MOMENTS:
+        grown = min(round(ahead * pace), BLOCKS_AHEAD[-1])
+        yield moment, grown, tokens * pace, until * pace

@@ -85,6 +85,11 @@ class MicroBatchChoice:
     _users: int = 0
     """Users of the last trip; measurements are kept while the number's power of two is the same."""
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether rounds are compared with those before the count was changed."""
+        return self._before is not None
+
     def round_completed(
         self,
         round_s: float,

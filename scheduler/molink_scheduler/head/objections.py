@@ -2,13 +2,14 @@
 
 The head keeps the ring's books, so it knows what it may be told: the coordinator submits requests
 that fit the model and the ring, and a batch comes back from the tail as it left, with one token for
-each sequence that was to sample. What is anything else would be planned with all the same, and what
-comes of it is refused, or fails, at another stage, whose node would be blamed.
+each sequence that was to sample, and one more for each draft that came true. What is anything else
+would be planned with all the same, and what comes of it is refused, or fails, at another stage,
+whose node would be blamed.
 
 Pure: says what is wrong, drops nothing itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
 from itertools import chain
 
@@ -57,34 +58,55 @@ def return_objection(
         return f"micro-batch {event.micro_batch} left with other spans"
     if (objection := stamps_objection(event.stamps)) is not None:
         return objection
-    tokens = {token.request_id: token for token in event.sampled}
-    if len(tokens) < len(event.sampled):
-        return "it has two tokens of a request"
+    tokens = tokens_by_request(event.sampled)
     for span in event.spans:
         sequence = sequences.get(span.request_id)
         if sequence is None or sequence.decoding != is_decode or not sequence.awaits(span):
             return f"tokens {span.start} to {span.end} of request {span.request_id} are not awaited"
-        token = tokens.pop(span.request_id, None)
-        is_last, has_grammar = span.end == len(sequence.known), sequence.request.sampling.grammar
-        if token is None and is_last and not has_grammar:
+        drawn = tokens.pop(span.request_id, [])
+        is_last = span.known_end == len(sequence.known)
+        if not drawn and is_last and not sequence.request.sampling.grammar:
             return f"request {span.request_id} lacks a token"
-        if token is None or token.refused:
+        if not drawn or (len(drawn) == 1 and drawn[0].refused):
             continue
-        if not is_last:
+        if len(drawn) > is_last * (1 + len(span.drafts)):
             return f"request {span.request_id} has a token too many"
-        if (objection := token_objection(token, sequence, limits)) is not None:
+        if (objection := _run_objection(drawn, span, sequence, limits)) is not None:
             return objection
     return "it has a token of a request that it did not compute" if tokens else None
 
 
-def token_objection(
-    token: SampledToken, sequence: Sequence, limits: ModelLimits | None
+def tokens_by_request(sampled: Iterable[SampledToken]) -> dict[int, list[SampledToken]]:
+    """Tokens of each request, in order."""
+    tokens: dict[int, list[SampledToken]] = {}
+    for token in sampled:
+        tokens.setdefault(token.request_id, []).append(token)
+    return tokens
+
+
+def _run_objection(
+    drawn: Several[SampledToken], span: Span, sequence: Sequence, limits: ModelLimits | None
 ) -> str | None:
-    """Why a token cannot be the sequence's next one; None: it can."""
+    """Why tokens cannot be those behind a span: one follows only a draft that came true."""
+    for before, token in enumerate(drawn):
+        if (objection := token_objection(token, sequence, limits, before)) is not None:
+            return objection
+    run = drawn[:-1]
+    if any(one.finished for one in run) or any(one.refused for one in drawn):
+        return f"request {span.request_id} goes on behind its end"
+    if tuple(one.token_id for one in run) != span.drafts[: len(run)]:
+        return f"request {span.request_id} goes on behind a draft that did not come true"
+    return None
+
+
+def token_objection(
+    token: SampledToken, sequence: Sequence, limits: ModelLimits | None, before: int = 0
+) -> str | None:
+    """Why a token cannot be the sequence's next one, behind `before` others; None: it can."""
     if limits is not None and not 0 <= token.token_id < limits.vocabulary_size:
         return f"token {token.token_id} of request {token.request_id} is not in the vocabulary"
     request = sequence.request
-    left = request.sampling.max_tokens - sequence.generated_tokens
+    left = request.sampling.max_tokens - sequence.generated_tokens - before
     if left < 1 or (left == 1 and not token.finished):
         return f"request {token.request_id} goes on beyond its {request.sampling.max_tokens} tokens"
     return None

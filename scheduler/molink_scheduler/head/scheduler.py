@@ -43,7 +43,8 @@ from molink_scheduler.events import (
     StageEvent,
 )
 from molink_scheduler.head.changing_capacity import ChangingCapacity
-from molink_scheduler.head.decode_batcher import DecodeBatcher, must_leave_it
+from molink_scheduler.head.decode_batcher import DecodeBatcher, DecodeRoom
+from molink_scheduler.head.drafts import drafts_of
 from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.micro_batches import MicroBatches
@@ -52,11 +53,11 @@ from molink_scheduler.head.objections import (
     request_objection,
     return_objection,
     token_objection,
+    tokens_by_request,
 )
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.kv.ledger import KvLedger
@@ -86,6 +87,7 @@ class HeadScheduler:
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     decode: DecodeBatcher = field(init=False)
+    room_to_decode: DecodeRoom = field(init=False)
     prompts: PromptQueue = field(init=False)
     codec: str = "raw"
     """Codec of the activations of batches planned from now on."""
@@ -98,7 +100,8 @@ class HeadScheduler:
         self.capacity = ChangingCapacity(self.book, self.room)
         for request_id, tokens in self.kept.tokens:
             self.kv.grow(request_id, tokens)
-        self.decode = DecodeBatcher(self.settings, self.clock)
+        self.room_to_decode = DecodeRoom(self.book)
+        self.decode = DecodeBatcher(self.settings, self.clock, drafts_of(self.settings, self.book))
         self.prompts = PromptQueue(self.settings, self.book, self.clock)
 
     @property
@@ -150,7 +153,7 @@ class HeadScheduler:
         self.book.cache.tree.pass_time(now)
         match event:
             case BatchReturned():
-                return self._return(event, now)
+                return [*self._return(event, now), *self.decode.drafts.take_asks()]
             case RequestSubmitted(request):
                 return self._submit(request)
             case RequestCancelled(request_id):
@@ -160,7 +163,7 @@ class HeadScheduler:
             case CacheCleared():
                 self.book.clear(self._sequences.values())
             case Drafted():
-                pass  # Nobody has asked yet.
+                return self.decode.drafted(event)
             case CapacityChosen() | RoomOffered():
                 self.prompts.released()
                 return self.capacity.changed(event)
@@ -252,7 +255,7 @@ class HeadScheduler:
         self.prompts.released()
         return [SendRelease(Release(request_id))]
 
-    def _return(self, event: BatchReturned, now: float) -> abc.Sequence[BookOrder | Refuse]:
+    def _return(self, event: BatchReturned, now: float) -> abc.Sequence[EventOrder]:
         if not event.spans:
             return self._take_late(event)
         if not is_awaited(event, self._sequences):
@@ -263,19 +266,19 @@ class HeadScheduler:
             return [Refuse(objection)]
         if event.batch_class is DECODE:
             self.decode.round_completed(event.micro_batch, event.stamps, self.prompts.load, now)
-        sampled = {token.request_id: token for token in event.sampled}
+        sampled = tokens_by_request(event.sampled)
         orders: list[BookOrder] = []
         sequences, is_prefill = self._sequences, event.batch_class is PREFILL
         for span in event.spans:
             sequence = sequences[span.request_id]
             sequence.returned_tokens = span.end
-            if (token := sampled.get(span.request_id)) is not None and token.refused:
+            tokens = sampled.get(span.request_id, ())
+            if any([token.refused for token in tokens]):
                 sequence.is_cached = False  # Of zeros nothing is found again.
             if is_prefill:
                 self.prompts.returned(sequence, span, now)
                 orders += map(SendCacheChange, self.book.computed(sequence))
-            if token is not None:
-                self._take_token(sequence, token)
+            self._take_tokens(sequence, tokens, span)
             if sequence.cancelled or sequence.preempting:
                 orders += self._settle(sequence)
         return orders
@@ -290,16 +293,25 @@ class HeadScheduler:
                 continue
             if objection := token_objection(token, sequence, self.settings.limits):
                 return [Refuse(objection)]
-            self._take_token(sequence, token)
+            self._take_tokens(sequence, [token])
             orders += self._settle(sequence)
         return orders
 
-    def _take_token(self, sequence: Sequence, token: SampledToken) -> None:
-        if token.refused:
-            self._stop(sequence)
+    def _take_tokens(
+        self, sequence: Sequence, tokens: abc.Sequence[SampledToken], span: Span | None = None
+    ) -> None:
+        """Take the tokens of a request that came back, of a span's drafts those that are right."""
+        if sequence.decoding and tokens:
+            sequence.round_came(len(tokens))
+        sequence.known.extend([token.token_id for token in tokens if not token.refused])
+        if span is not None and span.drafts:
+            sequence.settle_drafts(span)
+            self.decode.drafts.verified(span, sequence)
+        if not tokens:
             return
-        sequence.known.append(token.token_id)
-        if token.finished:
+        if tokens[-1].refused:
+            self._stop(sequence)
+        elif tokens[-1].finished:
             used_up = sequence.generated_tokens >= sequence.request.sampling.max_tokens
             self.prompts.forecast.ended(sequence, by_itself=not used_up)
             sequence.cancelled = True
@@ -340,38 +352,16 @@ class HeadScheduler:
     # -- planning -------------------------------------------------------------------------------
 
     def _decode_batch(self, orders: list[BookOrder], now: float) -> RunBatch | None:
-        gone = self.decode.depart(lambda one: self._make_room(one, orders), now)
+        gone = self.decode.depart(lambda one: self._has_room(one, orders), now)
         if gone is None:
             return None
         return self._run(DECODE, gone.slot, gone.spans, result_due_at=now + self.clock.step_s)
 
-    def _make_room(self, sequence: Sequence, orders: list[BookOrder]) -> bool:
-        """Take the block that the next token needs; False when the sequence must sit out for
-        now."""
-        if sequence.planned_tokens % BLOCK_TOKENS:
-            return True  # The last block has room, and it is the sequence's since it was planned.
-        tokens = sequence.planned_tokens + 1
-        missing = self.kv.blocks_missing(sequence.request_id, tokens)
-        if not missing:
-            return True
-        left = self.book.blocks_available - missing
-        running, others = self.running_count, self._sequences.values()
-        sequence.sits_out = must_leave_it(sequence, left, running, others)
-        if sequence.sits_out:
-            return False
-        while missing > self.book.blocks_available:
-            victim = self._last_holder()
-            victim.preempting = True
-            orders += self._settle(victim)
-            if victim is sequence or victim.preempting:
-                return False
-        self.book.grow(sequence, tokens)
-        return True
-
-    def _last_holder(self) -> Sequence:
-        """Holder of the lowest priority, and of those the newest."""
-        holders = (self._sequences[one] for one in self.kv.holders() if one in self._sequences)
-        return max(holders, key=lambda sequence: sequence.request.order)
+    def _has_room(self, sequence: Sequence, orders: list[BookOrder]) -> bool:
+        others, running = self._sequences, self.running_count
+        return self.room_to_decode.make(
+            sequence, others, running, lambda victim: orders.extend(self._settle(victim))
+        )
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
         spans, admissions = self.prompts.next_spans(now, self._sequences.values())
@@ -401,5 +391,6 @@ class HeadScheduler:
         self._next_batch_id += 1
         token_ids: list[int] = []
         for span in batch.spans:
-            token_ids += self._sequences[span.request_id].known[span.start : span.end]
+            token_ids += self._sequences[span.request_id].known[span.start : span.known_end]
+            token_ids += span.drafts
         return RunBatch(batch, tuple(token_ids), (), result_due_at)

@@ -10,6 +10,9 @@ from molink_scheduler.kv.owners import split_salt
 from molink_scheduler.request import Request
 from molink_scheduler.token_ids import TOKEN_BYTES
 
+WEIGHT_OF_NEWEST = 0.1
+"""Weight of a round in the smoothed pace, which tells KV that is held some dozens of rounds on."""
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -55,6 +58,8 @@ class Sequence:
     """Positions of its prompt, ascending, behind which its states are to be kept."""
     states: dict[int, int] = field(default_factory=dict)
     """Snapshots that were ordered and stand behind no cached block yet, by position."""
+    pace: float = 1.0
+    """Smoothed tokens of a round in which it decodes."""
     group: str = field(init=False)
     """Group of requests with which it shares cached blocks."""
     owner: str = field(init=False)
@@ -140,6 +145,23 @@ class Sequence:
         end = until if until - start <= tokens_max else start + tokens_max
         self.planned_tokens = end
         return Span(self.request_id, start, end, end == known)
+
+    def take_drafts(self, drafts: tuple[int, ...]) -> Span:
+        """Plan the one pending token, and drafts of those that may follow it."""
+        start, known = self.planned_tokens, len(self.known)
+        assert start == known - 1, "who decodes has one token pending"
+        self.planned_tokens = end = known + len(drafts)
+        return Span(self.request_id, start, end, samples=True, drafts=drafts)
+
+    def round_came(self, tokens: int) -> None:
+        """A round has brought so many tokens."""
+        self.pace += WEIGHT_OF_NEWEST * (tokens - self.pace)
+
+    def settle_drafts(self, span: Span) -> None:
+        """A span is back, and its tokens are known: what is computed is what was known, and the
+        drafts that came true. All others, and those behind the end of an answer, were computed for
+        nothing."""
+        self.planned_tokens = self.returned_tokens = max(span.known_end, len(self.known) - 1)
 
     def keep(self, tokens: int, *, fresh: bool) -> None:
         """Go on from its first `tokens` tokens, of which survivors hold KV; `fresh`: the head

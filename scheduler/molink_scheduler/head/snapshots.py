@@ -6,8 +6,8 @@ States are kept behind multiples of STATE_CHUNK_TOKENS, where prompts are cut in
   the same prompt again;
 - where a prompt parts from what is cached, or from another one under way, and nothing was kept:
   who comes third with the same system prompt begins there;
-- behind each multiple that an answer passes. A request has one snapshot for that, which each
-  replaces: the last stays, for the next turn.
+- behind each multiple that an answer passes, up to which alone it is drafted. A request has one
+  snapshot for that, which each replaces: the last stays, for the next turn.
 
 The order is in the batch whose span ends there, because a stage computes several spans of a prompt
 as one. The snapshot is of use once the span is back from the tail.
@@ -18,7 +18,7 @@ Pure.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from molink_scheduler.batch import KeptState, Span
+from molink_scheduler.batch import DRAFTS_MAX, KeptState, Span
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import STATE_CHUNK_TOKENS
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
@@ -37,6 +37,10 @@ class NoSnapshots:
     ) -> tuple[KeptState, ...]:
         """Orders to keep states: none, because layers keep none."""
         return ()
+
+    def drafts_most(self, known: int) -> int:
+        """Any drafts may follow so many known tokens."""
+        return DRAFTS_MAX
 
     def coming_blocks(self, other: Sequence, blocks: int) -> int:
         """All blocks of a prompt under way are of use."""
@@ -78,16 +82,22 @@ class Snapshots:
 
     def _order(self, sequence: Sequence, span: Span) -> KeptState | None:
         """Order to keep the states behind a span that leaves now; None: nothing is kept."""
-        is_wanted = span.end in sequence.keep_at
+        end = span.known_end
+        is_wanted = end in sequence.keep_at
         if is_wanted:
-            sequence.keep_at.remove(span.end)
-        elif not (sequence.decoding and span.end % STATE_CHUNK_TOKENS == 0):
+            sequence.keep_at.remove(end)
+        elif not (sequence.decoding and end % STATE_CHUNK_TOKENS == 0):
             return None
         number = self._place(sequence)
         if number is None:
             return None
-        sequence.states[span.end] = number
-        return KeptState(sequence.request_id, span.end, number)
+        sequence.states[end] = number
+        return KeptState(sequence.request_id, end, number)
+
+    def drafts_most(self, known: int) -> int:
+        """Most drafts behind so many known tokens: one span is to end where states are kept next,
+        as far as it is known."""
+        return STATE_CHUNK_TOKENS - 1 - known % STATE_CHUNK_TOKENS
 
     def coming_blocks(self, other: Sequence, blocks: int) -> int:
         """How many of the first `blocks` blocks of a prompt under way will end with a snapshot."""

@@ -145,6 +145,11 @@ class KvLedger:
         """Give the request's own blocks back; a request that holds none is fine."""
         self.blocks_free += self._holders.pop(request_id, _Holder()).own
 
+    @property
+    def holders_count(self) -> int:
+        """How many requests hold blocks."""
+        return len(self._holders)
+
     def holders(self) -> frozenset[int]:
         """Requests that hold blocks."""
         return frozenset(self._holders)

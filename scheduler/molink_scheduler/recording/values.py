@@ -14,9 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from molink_scheduler import batch, events, prompt_order, request, resume
+from molink_scheduler.drafting import asks
 from molink_scheduler.head import (
     changing_capacity,
     decode_batcher,
+    drafts,
     fetches,
     kept_requests,
     kv_book,
@@ -52,6 +54,7 @@ from molink_scheduler.timing import round_tracker, steps
 
 _MODULES: tuple[ModuleType, ...] = (
     *(
+        asks,
         batch,
         events,
         prompt_order,
@@ -74,6 +77,7 @@ _MODULES: tuple[ModuleType, ...] = (
     *(
         changing_capacity,
         decode_batcher,
+        drafts,
         fetches,
         kept_requests,
         kv_book,

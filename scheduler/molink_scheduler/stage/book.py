@@ -120,6 +120,7 @@ class StageBook:
         for span in batch.spans:
             held = self._held[span.request_id]
             held.received_tokens, held.latest = span.end, batch.batch_class
+            held.drafts = len(span.drafts)
             if span.end > held.blocks_tokens:
                 self.kv.grow(span.request_id, span.end)
                 held.blocks_tokens = blocks_for(span.end) * BLOCK_TOKENS

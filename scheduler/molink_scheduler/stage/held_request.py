@@ -27,6 +27,9 @@ class HeldRequest:
     """Numbers of its blocks that are cached."""
     is_refill: bool = False
     """Whether it was admitted by rows that only rebuild cached blocks, and not again yet."""
+    drafts: int = 0
+    """Of the tokens that have come, how many of the last are drafts; the next span may begin at any
+    of them, or behind them, and says so which came true."""
 
     @property
     def is_idle(self) -> bool:
@@ -46,9 +49,11 @@ class HeldRequest:
         admission = self.admission
         if admission is None:
             return False
-        if span.start != self.received_tokens or span.end > admission.tokens_expected:
+        if not self.received_tokens - self.drafts <= span.start <= self.received_tokens:
             return False
-        if span.samples and span.end < admission.prompt_tokens:
+        if span.end > admission.tokens_expected:
+            return False
+        if span.samples and span.known_end < admission.prompt_tokens:
             return False
         if self.computed_tokens == self.received_tokens and not self.is_waiting:
             return True

@@ -39,7 +39,7 @@ class KeptStates:
         """Why states cannot be kept behind the batch as it says."""
         if not batch.snapshots:
             return None
-        ends = {span.request_id: span.end for span in batch.spans}
+        ends = {span.request_id: span.known_end for span in batch.spans}
         for kept in batch.snapshots:
             if kept.snapshot >= (self.room or 0):
                 return f"there is no room for a snapshot {kept.snapshot} of states"

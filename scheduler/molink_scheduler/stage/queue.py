@@ -310,5 +310,9 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
 
 
 def _cut_span(span: Span, first: int, last: int) -> Span:
+    if (first, last) == (0, span.tokens):
+        return span
+    if span.drafts:
+        raise ValueError("a span with drafts is verified as a whole")
     samples = span.samples and last == span.tokens
     return Span(span.request_id, span.start + first, span.start + last, samples)

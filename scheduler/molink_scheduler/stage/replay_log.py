@@ -4,7 +4,9 @@ shadow of one (`shadow_feed`).
 In host memory, up to a bound. Over it the request that has been here longest loses its log as a
 whole: half of one is worth nothing, and what is short is quickly sent again. What has been promised
 to a neighbour (`go_on`) stays until it is sent. The rows of a token that is sent twice, because
-the ring went back, are kept as they were sent last.
+the ring went back, are kept as they were sent last. Rows of drafts are there as well, and count as
+guesses until the request's next span says which came true: a shadow, which is fed each row once,
+is fed none of them before.
 
 Pure: rows are bytes.
 """
@@ -52,6 +54,8 @@ class ReplayLog:
     """Lengths of the requests whose rows are here, as they were admitted."""
     _held: dict[int, int] = field(init=False, default_factory=dict)
     """Tokens of each request that the replaced neighbour holds and is not sent again."""
+    _guesses: dict[int, int] = field(init=False, default_factory=dict)
+    """Of each request's rows, how many of the last are of drafts, where some are."""
 
     @property
     def bytes_held(self) -> int:
@@ -102,11 +106,17 @@ class ReplayLog:
         return self._lengths.get(request_id)
 
     def ends(self) -> Iterator[tuple[int, int]]:
-        """Pairs (request, how many tokens have their rows here), oldest request first."""
-        return ((one, pieces[-1].end) for one, pieces in self._sent.items() if pieces)
+        """Pairs (request, how many tokens have their rows here for good), oldest request first."""
+        guesses = self._guesses
+        return (
+            (one, pieces[-1].end - guesses.get(one, 0))
+            for one, pieces in self._sent.items()
+            if pieces
+        )
 
-    def add(self, request_id: int, sent: SentRows) -> None:
-        """Keep rows that leave. Those of a request whose first ones are not here are of no use."""
+    def add(self, request_id: int, sent: SentRows, guesses: int = 0) -> None:
+        """Keep rows that leave, the last ones of `guesses` drafts. Those of a request whose first
+        ones are not here are of no use."""
         pieces = self._sent.get(request_id)
         if pieces is None:
             if sent.start > 0:
@@ -118,6 +128,9 @@ class ReplayLog:
             return
         pieces.append(sent)
         self._sent_bytes += len(sent.rows)
+        self._guesses.pop(request_id, None)
+        if guesses:
+            self._guesses[request_id] = guesses
         while self.bytes_held > self.bytes_max and self.blocks.drop_oldest():
             pass
         while self.bytes_held > self.bytes_max and self._sent.keys() - self._promised:
@@ -182,6 +195,7 @@ class ReplayLog:
         """Drop a request's rows; one that is unknown is fine."""
         self._promised.discard(request_id)
         self._lengths.pop(request_id, None)
+        self._guesses.pop(request_id, None)
         self._sent_bytes -= sum(len(piece.rows) for piece in self._sent.pop(request_id, ()))
 
     def shed(self) -> None:

@@ -54,6 +54,8 @@ class RoundModel:
 
     stages: tuple[StageCost, ...]
     hops: tuple[HopCost, ...]
+    rows_each: float = 1.0
+    """Rows of each running sequence: its token, and drafts."""
     _trip_fixed_s: float = field(init=False, repr=False, compare=False)
     _trip_row_s: float = field(init=False, repr=False, compare=False)
     _wire_row_s: float = field(init=False, repr=False, compare=False)
@@ -66,23 +68,23 @@ class RoundModel:
         wire_row_s = max([hop.row_s for hop in self.hops], default=0.0)
         object.__setattr__(self, "_wire_row_s", wire_row_s)
 
-    def trip_s(self, rows: int) -> float:
+    def trip_s(self, rows: float) -> float:
         """Time of one micro-batch alone on the ring."""
         return self._trip_fixed_s + rows * self._trip_row_s
 
     def cycle_s(self, running_count: int, micro_batch_count: int) -> float:
-        """Time until every running sequence has one more token."""
+        """Time until every running sequence has been around once."""
         return self.cycle_and_device_s(running_count, micro_batch_count)[0]
 
     def device_s(self, running_count: int, micro_batch_count: int) -> float:
         """Time that one cycle takes of the slowest device."""
-        rows = -(-running_count // micro_batch_count)
+        rows = -(-running_count // micro_batch_count) * self.rows_each
         step = max([stage.fixed_s + rows * stage.row_s for stage in self.stages], default=0.0)
         return micro_batch_count * step
 
     def cycle_and_device_s(self, running_count: int, micro_batch_count: int) -> tuple[float, float]:
         """Both; the first needs the second."""
-        rows = -(-running_count // micro_batch_count)
+        rows = -(-running_count // micro_batch_count) * self.rows_each
         device = self.device_s(running_count, micro_batch_count)
         wire = micro_batch_count * rows * self._wire_row_s
         return max(self.trip_s(rows), device, wire), device

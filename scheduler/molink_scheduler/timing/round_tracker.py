@@ -61,10 +61,15 @@ class RoundTracker:
     """Seconds of wire per row and link between stages."""
     _delay_s: float | None = None
     """Smoothed part of a trip that neither compute nor wire explain."""
+    _rows_each: float = 1.0
+    """Smoothed rows of a request in a micro-batch: drafts are rows too."""
 
-    def departed(self, slot: int, rows: int, now: float) -> None:
-        """A micro-batch left the head's queue for its round."""
+    def departed(self, slot: int, rows: int, now: float, requests: int = 0) -> None:
+        """A micro-batch left the head's queue for its round; it has so many `requests`, unless
+        each has one row."""
         self._departures[slot] = (rows, now)
+        rows_each = rows / (requests or rows)
+        self._rows_each += WEIGHT_OF_NEWEST * (rows_each - self._rows_each)
 
     def returned(self, slot: int, stamps: Sequence[StageStamp], now: float) -> float | None:
         """Note that a micro-batch came back; its trip in seconds, None if it left unknown."""
@@ -94,7 +99,8 @@ class RoundTracker:
         stages = tuple(StageCost(p.fixed_s, p.row_s) for p in self._profiles)
         wires = self._wire_row_s
         share_s = self._delay_s / max(1, len(wires))
-        return RoundModel(stages, tuple(HopCost(share_s, row_s) for row_s in wires))
+        hops = tuple(HopCost(share_s, row_s) for row_s in wires)
+        return RoundModel(stages, hops, self._rows_each)
 
     def _learn_rates(self, rates: list[float]) -> None:
         """The last link carries tokens, whose bytes do not count."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import assert_never
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.drafting.asks import AskDrafts
 from molink_scheduler.events import (
     BookOrder,
     EventOrder,
@@ -156,7 +157,7 @@ class _Events:
                 case SendRelease(release):
                     for listener in self.released:
                         listener(place, release.request_id)
-                case SendCacheChange() | SendCapacity() | SendFetched():
+                case SendCacheChange() | SendCapacity() | SendFetched() | AskDrafts():
                     pass
                 case Refuse(reason):
                     for listener in self.refused:

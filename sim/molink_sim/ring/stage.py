@@ -338,7 +338,8 @@ class Stage:
         """Log the rows of a batch for the stage behind, should that be replaced."""
         if self.log is not None and not self.core.is_tail:
             for span in batch.spans:
-                self.log.add(span.request_id, SentRows(span.start, span.end, bytes(span.tokens)))
+                sent = SentRows(span.start, span.end, bytes(span.tokens))
+                self.log.add(span.request_id, sent, guesses=len(span.drafts))
 
     def _sleep(self, until: float, now: float) -> None:
         if until > now and until != self._wake_at:

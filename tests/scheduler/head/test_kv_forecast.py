@@ -93,3 +93,13 @@ def test_a_flood_is_hardly_computed_twice(make_ring, make_request, lengths):
     ring = flood(make_ring, make_request, lengths)
     assert ring.preemptions <= len(lengths) // 10 < carefree.preemptions
     assert ring.now < 1.15 * carefree.now, "and takes hardly longer"
+
+
+def test_who_has_several_tokens_a_round_holds_more_at_each_moment(make_request):
+    forecast = learned(make_request, [(1000, False)] * 128)
+    slow, quick = (sequence_of(make_request, 16, 0, 320) for _ in range(2))
+    for _ in range(80):
+        quick.round_came(4)
+    held = [forecast.tokens_held([one]) for one in (slow, quick)]
+    assert held[1][0] == pytest.approx(held[0][3], rel=0.05), "four blocks are full, not one"
+    assert held[1][5] < 1 < held[0][5], "and it has ended, when the other has not"

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.drafting.asks import AskDrafts, Draft, DraftAsk, Drafted
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -38,6 +39,7 @@ from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.timing.round_tracker import StageStamp
 from molink_scheduler.token_ids import token_bytes
+from tests.scheduler.seeded_drafter import SeededDrafter
 
 SAMPLING = SamplingParams(max_tokens=4, stop=("a", "b"), logprobs=3)
 SPAN = Span(3, 0, 40, samples=True)
@@ -53,6 +55,8 @@ VALUES = [
     BatchReturned(BatchClass.DECODE, 1, (SPAN,), (SampledToken(3, 9, True),), BATCH.stamps),
     BatchArrived(BATCH, 12),
     ReleaseArrived(RELEASE),
+    AskDrafts((DraftAsk(3, 38, (4, 5), SAMPLING, 2),)),
+    Drafted((Draft(3, 40, (6, 7)),)),
     (SendRelease(RELEASE), RunBatch(BATCH, (), (Piece(12, 0, 40),), 1.5)),
     [WaitUntil(2.25)],
     Refuse('it "cannot" be\n'),
@@ -97,8 +101,9 @@ def a_core() -> StageCore:
     return StageCore(StageQueue.for_steps_of(64, book), is_tail=False)
 
 
-def test_parts_that_a_state_shares_are_shared_again(make_ring, make_request):
-    ring = make_ring(seed=1, stage_count=2, kv_tokens=128)
+@pytest.mark.parametrize("drafter", [None, SeededDrafter(Random(1), 4, "depth")])
+def test_parts_that_a_state_shares_are_shared_again(make_ring, make_request, drafter):
+    ring = make_ring(seed=1, stage_count=2, kv_tokens=128, drafter=drafter)
     for request_id in range(4):
         ring.submit_at(0.1 * request_id, make_request(request_id, 40, 8))
     ring.stop_at(0.7)
@@ -111,6 +116,7 @@ def test_parts_that_a_state_shares_are_shared_again(make_ring, make_request):
     assert head.running_count
     assert head.clock is head.prompts.clock is head.decode.clock
     assert head.book is head.prompts.book
+    assert drafter is None or head.book is head.decode.drafts.book
 
 
 def a_directory(blocks: int) -> PrefixTree:

@@ -209,3 +209,37 @@ def test_whatever_comes_the_executor_can_compute_what_is_let_through(steps):
                     came |= {one.request_id: one.end for one in spans}
     assert book.kv.tokens_used == executor.kv.tokens_used
     assert not any(queues.values())
+
+
+@pytest.mark.parametrize(("start", "fits"), [(8, False), (9, True), (11, True), (12, False)])
+def test_a_span_begins_behind_the_drafts_that_came_true(book, start, fits):
+    """The span before had a token and two drafts: [8, 11)."""
+    first, drafted = (
+        batch(span(0, 8, samples=True), admit=(admission(),)),
+        Span(1, 8, 11, True, (4, 5)),
+    )
+    for one in (first, decode(drafted)):
+        take(book, one)
+        book.computed(one)
+    following = decode(Span(1, start, start + 1, True))
+    assert (book.objection(following) is None) == fits
+
+
+def test_a_span_without_drafts_is_not_gone_back_behind(book):
+    for one in (
+        batch(span(0, 8, samples=True), admit=(admission(),)),
+        decode(Span(1, 8, 11, True, (4, 5))),
+        decode(Span(1, 9, 10, True)),
+    ):
+        take(book, one)
+        book.computed(one)
+    assert book.objection(decode(Span(1, 9, 10, True))) is not None
+    assert book.objection(decode(Span(1, 10, 11, True))) is None
+
+
+def test_drafts_go_no_further_than_the_request_may(book):
+    first = batch(span(0, 8, samples=True), admit=(admission(expected=10),))
+    take(book, first)
+    book.computed(first)
+    assert book.objection(decode(Span(1, 8, 11, True, (4, 5)))) is not None
+    assert book.objection(decode(Span(1, 8, 10, True, (4,)))) is None

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,3 +175,13 @@ def test_spans_of_different_requests_stay_apart():
     first = Batch(1, BatchClass.PREFILL, -1, (Span(1, 0, 4, True),))
     second = Batch(2, BatchClass.PREFILL, -1, (Span(2, 4, 9, False),))
     assert join_batches([first, second]).spans == (Span(1, 0, 4, True), Span(2, 4, 9, False))
+
+
+def test_no_batch_is_cut_inside_a_span_with_drafts():
+    """Its rows are verified together, so it is cut between spans alone."""
+    spans = Span(1, 8, 11, True, (4, 5)), Span(2, 3, 4, True)
+    batch = Batch(1, BatchClass.DECODE, 0, spans)
+    assert [cut_rows(batch, *rows).spans for rows in ((0, 3), (3, 4))] == [spans[:1], spans[1:]]
+    for rows in ((0, 2), (1, 3), (0, 1), (2, 4)):
+        with pytest.raises(ValueError, match="drafts"):
+            cut_rows(batch, *rows)

@@ -97,3 +97,15 @@ def test_replayed_rows_leave_in_pieces_and_the_first_admits():
     ]
     assert [piece.admissions for piece, _ in pieces] == [(admission(1, 0),), ()]
     assert all(piece.replay and piece.codec == "int8" for piece, _ in pieces)
+
+
+def test_rows_of_drafts_are_certain_once_the_next_span_says_so():
+    log = ReplayLog(1e9)
+    log.add(1, sent(0, 5))
+    log.add(1, sent(5, 9), guesses=3)
+    assert list(log.ends()) == [(1, 6)] and log.has(1, 9)
+    log.add(1, sent(7, 8))
+    assert list(log.ends()) == [(1, 8)] and not log.has(1, 9)
+    log.forget(1)
+    log.add(1, sent(0, 2))
+    assert list(log.ends()) == [(1, 2)]

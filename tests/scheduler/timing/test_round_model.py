@@ -157,3 +157,17 @@ def test_the_load_of_prompts_is_forgotten(steps):
         load.computed(seconds, now=1.0)
     assert load.share(1.0) == pytest.approx(sum(steps) / 5.0)
     assert load.share(31.0) <= 0.003 * load.share(1.0)
+
+
+def test_drafts_are_rows_of_a_round_and_no_users():
+    """Four users of five rows each: the model predicts their rounds, and no count of micro-batches
+    beyond the users."""
+    tracker = RoundTracker(row_bytes=8192)
+    for trip in range(60):
+        rows = 4 + 2 * (trip % 2)
+        tracker.departed(0, 5 * rows, float(trip), requests=rows)
+        tracker.returned(0, [StageStamp(0.01 + 0.001 * 5 * rows, 0.0)] * 2, trip + 0.5)
+    model = tracker.model()
+    assert model.rows_each == pytest.approx(5, rel=0.01)
+    assert model.device_s(4, 1) == pytest.approx(0.01 + 0.001 * 20, rel=0.02)
+    assert best_micro_batch_count(model, 4, range(1, 20), 1) <= 4
