@@ -142,6 +142,18 @@ class RingSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterSpec:
+    """A drafter at the head of each ring, and how good it is; a width of 0: there is none."""
+
+    width: int = 0
+    """Drafts of a span."""
+    acceptance: float = 0.88
+    """Chance that a draft is right whose context is."""
+    step_s: float = 0.001
+    """Seconds of a draft for all users that are asked about at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class SystemSpec:
     """A way to schedule requests and to move bytes. Presets are in `molink_sim.systems`."""
 
@@ -176,6 +188,8 @@ class SystemSpec:
     """Whether prompts with content begin with what is cached of others."""
     fifo_prompts: bool = False
     """Whether prompts are computed in the order in which they come."""
+    drafter: DrafterSpec = DrafterSpec()
+    """Drafter of each head, if any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 from molink.errors import UserError
-from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.batch import DRAFTS_MAX, MICRO_BATCH_COUNT_MAX
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_sim.network.make import LINK_MODELS
 from molink_sim.network.policies import PAPER_POLICY, POLICIES
@@ -145,6 +145,11 @@ def _check_system(system: SystemSpec) -> None:
     _check(system.tensors_per_hop >= 1, "At least one tensor crosses a hop.")
     _check_delay("the delays of a message", system.hop_one_way_delays)
     _check_delay("the software's time per hop", system.hop_software_s)
+    _check_delay("a draft step", system.drafter.step_s)
+    _check(
+        0 <= system.drafter.width <= DRAFTS_MAX and 0 <= system.drafter.acceptance <= 1,
+        f"A drafter has at most {DRAFTS_MAX} drafts, each right with a chance of 0 to 1.",
+    )
 
 
 def _check_times(scenario: Scenario) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.drafting.asks import Drafted
 from molink_scheduler.events import (
     BatchReturned,
     RequestCancelled,
@@ -63,8 +64,8 @@ class BytesConserved(Checker):
 
     def taken(self, place: Place, message: StageEvent) -> None:
         """Check that the message was given to the link that leads here."""
-        if isinstance(message, RequestSubmitted | RequestCancelled):
-            return
+        if isinstance(message, RequestSubmitted | RequestCancelled | Drafted):
+            return  # It came over no link between stages.
         found = self._under_way[place.before].pop(id(message), None)
         if found is None and not self._is_copy(place, message):
             self.mistake(f"{place} got a {type(message).__name__} that was not under way")

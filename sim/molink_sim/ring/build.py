@@ -34,6 +34,7 @@ from molink_sim.network.policies import PAPER_POLICY
 from molink_sim.outcome import BusyTimes
 from molink_sim.ring.baselines import FifoStageQueue, IterationHead
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
+from molink_sim.ring.drafter import Drafter
 from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.ring.simulated_store import SimulatedStore
 from molink_sim.ring.stage import Stage
@@ -238,6 +239,7 @@ class RingMaker:
             log=ReplayLog(log_rows) if self.keeps_rows else None,
             parts=ring.nodes[index].parts,
             lower=SimulatedStore(_tiers(spec)),
+            drafter=Drafter(system.drafter, random.Random(f"{self.seed} drafter {ring.number}")),
             result_is_next_decode=system.policy == PAPER_POLICY,
             after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
         )
@@ -256,6 +258,7 @@ class RingMaker:
             prefix_cache=system.prefix_cache,
             tiers=_tiers(spec),
             fifo_prompts=system.fifo_prompts,
+            draft_width_max=system.drafter.width,
         )
         scheduler = HeadScheduler(
             HeadSettings(terms, spec.row_bytes), KeptRequests(resume, missing)

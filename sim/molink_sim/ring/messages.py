@@ -3,13 +3,18 @@
 The sizes are those of `molink.wire.frames`, fitted to what it encodes for 1 to 32 sequences.
 """
 
-from molink_scheduler.batch import Batch
+from collections.abc import Sequence
+
+from molink_scheduler.batch import Batch, Span
 from molink_scheduler.events import BatchReturned
 from molink_scheduler.kv.changes import CacheChange, KeepBlocks
 
 HEADER_BYTES = 35
 SPAN_BYTES = 11
 STAMP_BYTES = 19
+DRAFT_BYTES = 5
+"""Bytes of a draft in a span's description; its row counts as any other."""
+
 ADMISSION_BYTES = 35
 """Bytes of an admission with sampling settings of the usual kind."""
 
@@ -28,14 +33,21 @@ bfloat16 activations to about 70 %."""
 
 def activations_bytes(batch: Batch, row_bytes: float) -> int:
     """Size of a batch between two stages, with so many bytes for each row."""
-    header = HEADER_BYTES + SPAN_BYTES * len(batch.spans) + STAMP_BYTES * len(batch.stamps)
+    header = HEADER_BYTES + spans_bytes(batch.spans) + STAMP_BYTES * len(batch.stamps)
     return int(header + ADMISSION_BYTES * len(batch.admissions) + batch.tokens * row_bytes)
 
 
 def sampled_bytes(message: BatchReturned) -> int:
     """Size of what the tail sends to the head."""
-    spans, samples, stamps = len(message.spans), len(message.sampled), len(message.stamps)
-    return SAMPLED_HEADER_BYTES + SPAN_BYTES * spans + SAMPLE_BYTES * samples + STAMP_BYTES * stamps
+    spans, samples, stamps = message.spans, len(message.sampled), len(message.stamps)
+    header = SAMPLED_HEADER_BYTES + spans_bytes(spans)
+    return header + SAMPLE_BYTES * samples + STAMP_BYTES * stamps
+
+
+def spans_bytes(spans: Sequence[Span]) -> int:
+    """Size of the description of some spans."""
+    drafts = sum([len(span.drafts) for span in spans])
+    return SPAN_BYTES * len(spans) + DRAFT_BYTES * drafts
 
 
 def change_bytes(change: CacheChange) -> int:

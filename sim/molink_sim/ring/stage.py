@@ -44,6 +44,7 @@ from molink_sim.clock import Clock
 from molink_sim.network.link import Link, Sent
 from molink_sim.outcome import BusyTimes
 from molink_sim.ring.device import Device, PrefillStep
+from molink_sim.ring.drafter import Drafter
 from molink_sim.ring.messages import FORGET_BYTES, activations_bytes, change_bytes, sampled_bytes
 from molink_sim.ring.simulated_store import SimulatedStore
 from molink_sim.ring.tail import Tail
@@ -83,6 +84,8 @@ class Stage:
     """Stages of the ring as it began whose layers it has."""
     lower: SimulatedStore
     """Memory below its device's, in this epoch."""
+    drafter: Drafter
+    """Answers a head's questions; idle elsewhere."""
     result_is_next_decode: bool = False
     """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
     and 2."""
@@ -196,8 +199,9 @@ class Stage:
                     pass  # Places of simulated stages are as many for good.
                 case WaitUntil(at):
                     self._sleep(at, now)
-                case AskDrafts():
-                    assert not decision.asks, "a simulated head has no drafter"
+                case AskDrafts(asks):
+                    after_s, drafted = self.drafter.answer(asks)
+                    self.clock.at(now + after_s, self.receive, Sent(self.epoch, drafted))
                 case Refuse():
                     pass  # The core counts them.
                 case _:

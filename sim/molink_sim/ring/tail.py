@@ -1,9 +1,10 @@
-"""The tail's part: draw a token for each sequence that is at its end, and say when it was the last.
+"""The tail's part: draw a token for each sequence that is at its end, one more behind each draft
+that was right, and say when it was the last.
 
 Tokens have no content here; a request ends when it has as many as it was to get.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Batch, Span
@@ -53,8 +54,15 @@ class Tail:
         )
 
     def draw(self, spans: Iterable[Span]) -> tuple[SampledToken, ...]:
-        """Tokens, one for each span that samples."""
-        return tuple([self._draw(span.request_id) for span in spans if span.samples])
+        """Tokens, one for each span that samples, and one for each of its drafts that is right."""
+        return tuple([token for span in spans if span.samples for token in self._verified(span)])
+
+    def _verified(self, span: Span) -> Iterator[SampledToken]:
+        for draft in (*span.drafts, None):
+            token = self._draw(span.request_id)
+            yield token
+            if token.finished or token.token_id != draft:
+                return
 
     def _draw(self, request_id: int) -> SampledToken:
         self._left[request_id] = left = self._left[request_id] - 1
