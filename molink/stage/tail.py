@@ -1,8 +1,8 @@
 """The tail decides when a sequence ends: a stop token, a stop string, its grammar's end, or its
-length."""
+length. Of the tokens of a batch that are one sequence's, what follows its end is void."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
@@ -39,20 +39,11 @@ class EndRules:
         """Message to the head about a batch, and those to the coordinator: the scores of prompts,
         then each token with its log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
-        refused = _refused(batch, drawn := tuple(drawn), scores)
+        refused = _refused(batch, scores)
         drawn = tuple(token for token in drawn if token.request_id not in refused)
         scores = [score for score in scores if score.request_id not in refused]
         waits = self._waits(drawn) if batch.batch_class is PREFILL else {}
-        samples = tuple(
-            TokenSample(
-                token.request_id,
-                token.token_id,
-                self.judge(token.request_id, token.token_id, token.grammar),
-                token.logprob,
-                token.top,
-            )
-            for token in drawn
-        )
+        samples = tuple(self._judged(drawn))
         samples += tuple(TokenSample(one, 0, finish) for one, finish in refused.items())
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
         returned = Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps)
@@ -67,10 +58,25 @@ class EndRules:
         ]
         return returned, copies
 
+    def _judged(self, drawn: Iterable[DrawnToken]) -> Iterator[TokenSample]:
+        """Each token of a request, up to the one with which it ends."""
+        ended = set[int]()
+        for token in drawn:
+            request_id, token_id = token.request_id, token.token_id
+            if request_id in ended:
+                continue
+            finish = FinishReason.OVERFLOWN  # Of what is no number.
+            if not token.is_lost:
+                finish = self.judge(request_id, token_id, token.grammar)
+            if finish is not FinishReason.NONE:
+                ended.add(request_id)
+            yield TokenSample(request_id, token_id, finish, token.logprob, token.top)
+
     def _waits(self, drawn: Iterable[DrawnToken]) -> dict[int, tuple[float, int]]:
         """Waits of the requests whose first tokens these are, and how many tokens of each were
         cached; before they are judged."""
-        endings = {token.request_id: self._endings[token.request_id] for token in drawn}
+        own = (token.request_id for token in drawn if not token.is_lost)
+        endings = {request_id: self._endings[request_id] for request_id in own}
         return {
             request_id: (ending.admission.waited_s, ending.admission.cached_tokens)
             for request_id, ending in endings.items()
@@ -116,13 +122,10 @@ class EndRules:
         return stream
 
 
-def _refused(
-    batch: Batch, drawn: Iterable[DrawnToken], scores: Iterable[PromptScore]
-) -> dict[int, FinishReason]:
-    """Requests that get no token, and why: a stage has refused their rows, or what came out here is
-    no number."""
-    lost = [token.request_id for token in drawn if token.is_lost]
-    lost += [score.request_id for score in scores if math.isnan(score.logprob)]
+def _refused(batch: Batch, scores: Iterable[PromptScore]) -> dict[int, FinishReason]:
+    """Requests that get no token, and why: a stage has refused their rows, or the score of their
+    prompts is no number."""
+    lost = [score.request_id for score in scores if math.isnan(score.logprob)]
     refused = dict.fromkeys(lost, FinishReason.OVERFLOWN)
     return refused | {one.request_id: _FINISHES[one.fault] for one in batch.refused}
 

@@ -83,6 +83,35 @@ def test_the_coordinator_hears_with_a_first_token_how_long_its_request_had_waite
     assert copy.waits == ()
 
 
+def test_the_first_end_in_a_run_of_tokens_voids_what_follows():
+    """Tokens of two requests side by side, in the order in which they were drawn."""
+    ending = EndRules(LetterTokenizer())
+    drafts = (4, 9, 4, 5)
+    spans = tuple(Span(one, 3, 8, True, drafts) for one in (1, 2, 3))
+    params = (
+        SamplingParams(max_tokens=9, stop_token_ids=(9,), logprobs=0),
+        SamplingParams(max_tokens=9, stop=("ef",)),
+        SamplingParams(max_tokens=3),
+    )
+    ending.admit(Admission(n, 3, 12, own) for n, own in enumerate(params, 1))
+    drawn = [DrawnToken(n, word, -0.5 if n == 1 else None) for n in (1, 2, 3) for word in drafts]
+    returned, (copy,) = ending.sampled(Batch(1, BatchClass.DECODE, 0, spans), drawn)
+    ends = [(one.request_id, one.token_id, one.finish) for one in returned.tokens]
+    assert ends == [
+        *((1, 4, NONE), (1, 9, STOP)),
+        *((2, 4, NONE), (2, 9, NONE), (2, 4, NONE), (2, 5, STOP)),
+        *((3, 4, NONE), (3, 9, NONE), (3, 4, LENGTH)),
+    ]
+    assert [one.logprob for one in copy.tokens[:2]] == [-0.5, -0.5]
+
+
+def test_a_run_ends_with_a_row_that_is_no_number():
+    drawn = [DrawnToken(1, 4), DrawnToken(1, 0, is_lost=True)]
+    batch = Batch(1, BatchClass.DECODE, 0, (Span(1, 3, 6, True, (4, 5)),))
+    returned, _ = rules().sampled(batch, drawn)
+    assert [one.finish for one in returned.tokens] == [NONE, FinishReason.OVERFLOWN]
+
+
 def test_what_is_no_number_ends_without_a_token_and_others_have_theirs():
     params = SamplingParams(max_tokens=5)
     admissions = tuple(Admission(one, 3, 8, params) for one in (1, 2, 3, 4))

@@ -5,10 +5,15 @@ and used by every layer. A *slot* is the place of one token in the KV pool: bloc
 offset. What layers read is told by block tables (`ragged_batch`), so nothing here, and nothing in a
 layer, is done once for each token of a context.
 
+In a decode batch every row is a span of its own, also where a request has several, of which all but
+the first are drafts: the kernel of one row computes each, and its sums have the order that they
+have without drafts. All keys of a layer are written before any row attends, and a row sees those
+up to its own.
+
 Shapes: T rows of the batch.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -25,7 +30,7 @@ from molink.engine.memory.ragged_batch import (
     host_geometry,
     host_tiles,
 )
-from molink_scheduler.batch import Batch
+from molink_scheduler.batch import DECODE, Batch, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 from molink_scheduler.kv.layer_class import WindowBlocks
 
@@ -104,13 +109,23 @@ def plan_step(
 ) -> StepPlan:
     """Plan a batch whose blocks have been grown already; `windows`: those of layers with a window,
     where some have one."""
-    spans, row = [], 0
+    spans, near, row = list[RaggedSpan](), list[Sequence[int]](), 0
     for span in batch.spans:
         table = kv.table(span.request_id)
-        spans.append(RaggedSpan(row, span.tokens, span.start, span.end, table))
+        pieces = list(_attended(batch, span))
+        spans += [
+            RaggedSpan(row + at, rows, start, start + rows, table) for at, rows, start in pieces
+        ]
+        if windows is not None:
+            near += [windows.table(span.request_id)] * len(pieces)
         row += span.tokens
-    near = () if windows is None else [windows.table(span.request_id) for span in batch.spans]
     return StepPlan.of(spans, device, beside, tile_sizes, settings, near)
+
+
+def _attended(batch: Batch, span: Span) -> Iterator[tuple[int, int, int]]:
+    """First row, rows and first position of each span of attention that a batch's span is."""
+    rows = 1 if batch.batch_class is DECODE else span.tokens
+    return ((at, rows, span.start + at) for at in range(0, span.tokens, rows))
 
 
 def _positions_and_slots(

@@ -6,6 +6,10 @@ this stage's layers. A row whose mask is not ready by then sits the step out (`l
 grammar is compiled in another thread, while the prompt is computed; the library (llguidance) lets
 go of the interpreter during both.
 
+Behind drafts there is a turn for each, made in the thread too, from copies; one that the grammar
+forbids has none, nor has one with which it ends. Nobody changes a matcher of which copies may still
+be made.
+
 A matcher's state follows from the grammar and the tokens alone. So a sequence that was preempted,
 or that goes on in another ring, replays its output and has the same masks again.
 
@@ -81,6 +85,16 @@ class Grammars:
         """The mask of a matcher that has taken a token, beside the step."""
         return self._masking.submit(self._turn, matcher)
 
+    def turn_behind(self, turn: Future[_Turn], draft: int) -> Future[_Turn]:
+        """The mask as if a draft had been taken next, beside the step."""
+        return self._masking.submit(self._turn_behind, turn, draft)
+
+    def _turn_behind(self, turn: Future[_Turn], draft: int) -> _Turn:
+        matcher = turn.result().matcher.deep_copy()
+        if not matcher.consume_token(draft) or matcher.is_stopped():
+            raise GrammarError("nothing follows the draft")
+        return self._turn(matcher)
+
     def _first_turn(self, grammar: str, output: list[int]) -> _Turn:
         matcher = self._fresh_matcher(grammar)
         if matcher.try_consume_tokens(output) < len(output):
@@ -113,6 +127,7 @@ class Constraint:
     def __init__(self, grammars: Grammars, turn: Future[_Turn]) -> None:
         self._grammars = grammars
         self._turn = turn
+        self._is_copied = False
 
     def is_ready(self, within_s: float = 0.0) -> bool:
         """Whether it is known by then what may come next."""
@@ -123,9 +138,16 @@ class Constraint:
         Raises GrammarError."""
         return self._ready().forbidden_W
 
+    def behind(self, draft: int) -> "Constraint":
+        """Constraint of the sequence as if a draft came next: its mask is computed from now on."""
+        self._is_copied = True
+        return Constraint(self._grammars, self._grammars.turn_behind(self._turn, draft))
+
     def take(self, token_id: int) -> GrammarState:
         """Go on with the token that was drawn: the next mask is computed from now on."""
         matcher = self._ready().matcher
+        if self._is_copied:
+            matcher, self._is_copied = matcher.deep_copy(), False
         if not matcher.consume_token(token_id):
             return GrammarState.FAILED
         if matcher.is_stopped():

@@ -1,7 +1,9 @@
 """History of one sequence at the tail: how to sample it, and which tokens it has had."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -43,6 +45,14 @@ class TokenCounts:
         """Count one more token of the output."""
         place = self._place(word)  # The arrays may be others after this.
         self._counts[place] += 1
+
+    def behind(self, word: int) -> "TokenCounts":
+        """Counts of the same tokens and of one more."""
+        other = copy.copy(self)
+        other._words, other._counts = self._words.copy(), self._counts.copy()
+        other._places = self._places.copy()
+        other.add(word)
+        return other
 
     def _place(self, word: int) -> int:
         place = self._places.setdefault(word, len(self._places))
@@ -95,6 +105,23 @@ class SequenceHistory:
     def changes_logits(self) -> bool:
         """Whether a bias, a stop token that comes too soon or earlier tokens change the logits."""
         return bool(self.params.logit_bias or self.is_too_short or self.counts is not None)
+
+    def along(self, drafts: Sequence[int]) -> list["SequenceHistory"]:
+        """This history, and what it would be behind each draft in turn."""
+        return list(accumulate(drafts, SequenceHistory._behind, initial=self))
+
+    def _behind(self, draft: int) -> "SequenceHistory":
+        return replace(
+            self,
+            output_tokens=self.output_tokens + 1,
+            counts=None if self.counts is None else self.counts.behind(draft),
+            constraint=None if self.constraint is None else self.constraint.behind(draft),
+        )
+
+    def go_on_as(self, other: "SequenceHistory") -> None:
+        """Have had the tokens of a history behind drafts that came true."""
+        self.output_tokens, self.counts = other.output_tokens, other.counts
+        self.constraint = other.constraint
 
     def add(self, token_id: int) -> GrammarState:
         """Go on with the token that was drawn; what its grammar says then."""

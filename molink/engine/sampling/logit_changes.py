@@ -8,7 +8,7 @@ Shapes: R rows, W words of the vocabulary, E words that are changed, of all rows
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +35,13 @@ class ForbiddenWords(NamedTuple):
 
 
 def forbidden_words(
-    histories: Sequence[SequenceHistory], wait_s: float | None = None
+    histories: Sequence[SequenceHistory], wait_s: float | None, order: Iterable[int]
 ) -> ForbiddenWords:
-    """Words that grammars forbid, as far as known within `wait_s`; None: all of them."""
+    """Words that grammars forbid, as far as known within `wait_s`; None: all of them. Masks are
+    waited for in this order of their rows."""
     found, until = ForbiddenWords({}, set(), set()), time.monotonic() + (wait_s or 0.0)
-    for row, history in enumerate(histories):
+    for row in order:
+        history = histories[row]
         if not history.params.grammar:
             continue
         left_s = None if wait_s is None else max(0.0, until - time.monotonic())

@@ -1,4 +1,5 @@
-"""From logits to tokens: what the tail does with the last row of each sequence.
+"""From logits to tokens: what the tail does with the last row of each sequence, and with those of
+drafts behind it.
 
 The order is that of vLLM: grammar, logit biases, stop tokens that come too soon, penalties,
 temperature, min_p, top_k, top_p, then one draw. Log-probabilities are those of the raw logits,
@@ -10,12 +11,16 @@ read before one copy back at the end: a GPU never waits for the host. On a CPU r
 many at a time as its cache holds.
 
 Every row is computed from its own logits and its own random number. Neither its neighbours nor
-their number matter.
+their number matter. So the row behind some drafts is drawn with all others, as if these were the
+sequence's tokens, and afterwards counts or does not (`verified`).
 
-Shapes: R rows (sequences that sample now), W words of the vocabulary, C columns of a table.
+Shapes: R rows (sequences that sample now, once for each token that may come), W words of the
+vocabulary, C columns of a table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +36,7 @@ from molink.engine.sampling.logit_changes import (
     changes,
     forbidden_words,
 )
+from molink.engine.sampling.verified import rows_that_count
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.request import LOGPROBS_MAX
@@ -46,13 +52,14 @@ def rows_at_once(words: int, device: torch.device) -> int:
 
 
 def sampling_rows(batch: Batch) -> tuple[list[Span], list[int]]:
-    """The spans that sample, and the last row of each."""
-    samplers, rows, end = [], [], 0
+    """The spans that sample, and the rows of each that are drawn: that of its last token known, and
+    those of its drafts."""
+    samplers, rows, end = list[Span](), list[int](), 0
     for span in batch.spans:
         end += span.tokens
         if span.samples:
             samplers.append(span)
-            rows.append(end - 1)
+            rows += range(end - len(span.drafts) - 1, end)
     return samplers, rows
 
 
@@ -98,9 +105,14 @@ class Sampling:
         words: int,
         device: torch.device,
         masks_wait_s: float | None = None,
+        drafts: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """`masks_wait_s`: for which grammars are waited for; None: as long as it takes."""
+        """`masks_wait_s`: for which grammars are waited for; None: as long as it takes. `drafts` of
+        each sequence, whose rows are one more and stand together; None: there are none."""
         self._histories, self._known_tokens = histories, known_tokens
+        self._drafts = [()] * len(histories) if drafts is None else drafts
+        ends = accumulate((len(one) + 1 for one in self._drafts), initial=0)
+        self._runs = [range(*ends) for ends in pairwise(ends)]
         self._masks_wait_s, self._forbidden = masks_wait_s, ForbiddenWords({}, set(), set())
         count = rows_at_once(words, device)
         self._parts = list[_Part]()
@@ -123,7 +135,10 @@ class Sampling:
         their device. -1 is the word of logits that are not finite."""
         if not self._histories:
             return logits_RW.new_zeros(0, 1)
-        self._forbidden = forbidden_words(self._histories, self._masks_wait_s)
+        # Nobody waits for the mask of a draft in place of that of a sequence.
+        order = sorted((behind, row) for run in self._runs for behind, row in enumerate(run))
+        rows = [row for _, row in order]
+        self._forbidden = forbidden_words(self._histories, self._masks_wait_s, rows)
         left, tables = iter(sent), list[torch.Tensor]()
         for part in self._parts:
             of_changes, of_draws = (
@@ -134,33 +149,48 @@ class Sampling:
         return torch.cat([F.pad(table, (0, columns - table.shape[1])) for table in tables])
 
     def take(self, table_RC: np.ndarray) -> list[DrawnToken]:
-        """The tokens, each added to its history, but for those that are late; from the table on
-        the host."""
-        rows = zip(self._histories, table_RC.tolist(), strict=True)
-        return [
-            self._token(row, history, columns)
-            for row, (history, columns) in enumerate(rows)
-            if row not in self._forbidden.late
-        ]
+        """The tokens, those of a sequence in order, each added to its history, but for those that
+        are late; from the table on the host."""
+        table = table_RC.tolist()
+        pairs = zip(self._runs, self._drafts, strict=True)
+        return [token for run, drafts in pairs for token in self._of_run(run, drafts, table)]
 
     def late(self, logits_RW: torch.Tensor) -> list[tuple[SequenceHistory, torch.Tensor, int]]:
         """Rows whose masks were not ready: each one's history, a copy of its logits [W], and how
         many tokens are known of it."""
         return [
             (self._histories[row], logits_RW[row].clone(), self._known_tokens[row])
-            for row in sorted(self._forbidden.late)
+            for row in (run[0] for run in self._runs)
+            if row in self._forbidden.late
         ]
 
-    def _token(self, row: int, history: SequenceHistory, columns: list[float]) -> DrawnToken:
-        token_id, count = int(columns[0]), history.params.logprobs
+    def _of_run(
+        self, run: range, drafts: Sequence[int], table: Sequence[list[float]]
+    ) -> list[DrawnToken]:
+        """Tokens of one sequence, added to its history, which is that of the run's first row."""
+        lost, late, first = self._forbidden.lost, self._forbidden.late, run[0]
+        # Behind the first row no mask means that nothing can follow the draft, or not yet.
+        words = [
+            None if row in late or (row in lost and row > first) else int(table[row][0])
+            for row in run
+        ]
+        tokens = [self._token(row, table[row]) for row in run[: rows_that_count(drafts, words)]]
+        if not tokens:
+            return []
+        history, last = self._histories[first], tokens[-1]
+        history.go_on_as(self._histories[first + len(tokens) - 1])
+        if last.is_lost:
+            return tokens
+        state = GrammarState.FAILED if first in lost else history.add(last.token_id)
+        return [*tokens[:-1], replace(last, grammar=state)]
+
+    def _token(self, row: int, columns: list[float]) -> DrawnToken:
+        history, token_id = self._histories[row], int(columns[0])
         if token_id < 0:
             return DrawnToken(history.request_id, 0, is_lost=True)
-        is_followed = row not in self._forbidden.lost
-        state = history.add(token_id) if is_followed else GrammarState.FAILED
-        if count is None:
-            return DrawnToken(history.request_id, token_id, grammar=state)
-        logprob, top = ranked(columns, count)
-        return DrawnToken(history.request_id, token_id, logprob, top, state)
+        if history.params.logprobs is None:
+            return DrawnToken(history.request_id, token_id)
+        return DrawnToken(history.request_id, token_id, *ranked(columns, history.params.logprobs))
 
 
 def _table(

@@ -51,9 +51,10 @@ class TailRows(NamedTuple):
     ) -> "TailRows":
         """Rows of a batch on the tail."""
         samplers, rows = sampling_rows(batch)
-        own = [histories[span.request_id] for span in samplers]
-        ends = [span.end for span in samplers]
-        sampling = Sampling(own, ends, words, device, MASKS_WAIT_S)
+        drafts = [span.drafts for span in samplers]
+        own = [row for span in samplers for row in histories[span.request_id].along(span.drafts)]
+        known = [end for span in samplers for end in range(span.known_end, span.end + 1)]
+        sampling = Sampling(own, known, words, device, MASKS_WAIT_S, drafts)
         scored = prompt_rows(batch, histories)
         return cls(sampling, scored, [*rows, *(one.row for one in scored)])
 

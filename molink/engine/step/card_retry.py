@@ -4,7 +4,8 @@ The room for a step was measured when the stage loaded, so a full card is one th
 have filled since. Torch keeps memory that it does not use, which is given back first, and half the
 rows take half of what a step takes beside the weights. A step may be computed again: it writes the
 same keys to the same slots. Where it has changed what it reads, it may not: recurrences have moved
-their states on, and what was drawn was counted.
+their states on, and what was drawn was counted. Prompts are cut anywhere, decode batches between
+spans: which drafts are right shows in one step.
 
 A CPU's memory is the PC's. There the rows that a stage keeps for a lost neighbour go first: they
 are for what may never be. A system that promises more than it has ends the process instead; then
@@ -13,6 +14,7 @@ the ring goes on without it (decision 41).
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -20,7 +22,7 @@ import torch
 from molink.engine.step.extended_stage import Executor, parts_of
 from molink.engine.step.step_output import StepOutput
 from molink.errors import DeviceMemoryError
-from molink_scheduler.batch import Batch, Span
+from molink_scheduler.batch import DECODE, Batch, Span
 from molink_scheduler.kv.layer_class import STEP_ROWS_MAX
 from molink_scheduler.stage.queue import cut_rows
 
@@ -72,10 +74,12 @@ def computed(
 
 
 def halves(inputs: TensorInputs) -> tuple[TensorInputs, ...]:
-    """Two steps that compute what one does, cut where half of the rows are, or one of a single row.
-    They admit nobody: the step that failed did."""
+    """Two steps that compute what one does, cut where half of the rows are, or of the spans of
+    decode; or one of what cannot be cut. They admit nobody: the step that failed did."""
     batch, token_ids, hidden_TD = inputs
     rows = batch.tokens // 2
+    if batch.batch_class is DECODE:
+        rows = sum(span.tokens for span in batch.spans[: len(batch.spans) // 2])
     first, rest = _cut(batch.spans, rows)
     return tuple(
         TensorInputs(
@@ -92,13 +96,26 @@ def _pieces(inputs: TensorInputs) -> Iterator[TensorInputs]:
     """Steps that compute one after the other what one does for which layers with a window have no
     room."""
     batch, token_ids, hidden_TD = inputs
-    for start in range(0, batch.tokens, STEP_ROWS_MAX):
-        rows = slice(start, min(start + STEP_ROWS_MAX, batch.tokens))
+    for start, end in pairwise(_cuts(batch)):
+        rows = slice(start, end)
         yield TensorInputs(
             cut_rows(batch, rows.start, rows.stop),
             None if token_ids is None else token_ids[rows],
             None if hidden_TD is None else hidden_TD[rows],
         )
+
+
+def _cuts(batch: Batch) -> list[int]:
+    """Rows at which a batch is cut into steps of as many rows as there is room for, both its ends
+    included."""
+    if batch.batch_class is not DECODE:
+        return [*range(0, batch.tokens, STEP_ROWS_MAX), batch.tokens]
+    cuts, end = [0], 0
+    for span in batch.spans:
+        if end + span.tokens - cuts[-1] > STEP_ROWS_MAX:
+            cuts.append(end)
+        end += span.tokens
+    return [*cuts, end]
 
 
 def _joined(parts: Sequence[StepOutput]) -> StepOutput:
@@ -122,11 +139,10 @@ def _cut(spans: tuple[Span, ...], rows: int) -> tuple[tuple[Span, ...], tuple[Sp
         taken = min(rows, span.tokens)
         rows -= taken
         middle = span.start + taken
-        if taken == span.tokens:
-            first.append(span)
+        if taken in (0, span.tokens):
+            (first if taken else rest).append(span)
             continue
-        if taken:
-            first.append(Span(span.request_id, span.start, middle, samples=False))
+        first.append(Span(span.request_id, span.start, middle, samples=False))
         rest.append(Span(span.request_id, middle, span.end, span.samples))
     return tuple(first), tuple(rest)
 

@@ -11,6 +11,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from molink.checkpoint.description import ModelDescription
+from molink.engine.kernels.cpu.norms import rows_alone
 from molink.engine.layers.attention_function import AttentionStep, active_step
 from molink.engine.layers.finding_mixers import TRIAL_TOKENS
 from molink.engine.layers.latent_expansion import LatentExpansion
@@ -58,7 +59,8 @@ class Forward:
         """Rows [T, D] of a step; with `keep`, which only a tail has, logits of these rows, or with
         0 of all. The head reads ids, others hidden rows, and ids too where their layers do."""
         inputs = self._inputs(ids_T, hidden_TD, attention)
-        with active_step(attention), active_recurrence(recurrence):
+        are_alone = not attention.plan.batch.has_pieces
+        with active_step(attention), active_recurrence(recurrence), rows_alone(are_alone):
             if keep is None:
                 out = self.model.get_decoder()(**inputs, use_cache=False).last_hidden_state
             else:

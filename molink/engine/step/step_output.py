@@ -16,8 +16,8 @@ class StepOutput:
     hidden_TD: torch.Tensor | None
     """Hidden states for the next stage; None on the tail."""
     drawn: tuple[DrawnToken, ...] = ()
-    """Tokens on the tail, one per span that samples, in batch order, but for those that are
-    late."""
+    """Tokens on the tail of each span that samples, in batch order: one, and those of its drafts
+    that came true; none where it is late."""
     scores: tuple[PromptScore, ...] = ()
     """Scores on the tail of the prompts' tokens that the batch's rows predict, where they are
     wanted."""

@@ -264,7 +264,7 @@ def cut_rows(batch: Batch, start: int, end: int) -> Batch:
         if first < last:
             spans.append(_cut_span(span, first - row, last - row))
         row += span.tokens
-    ends = {(span.request_id, span.end) for span in spans}
+    ends = {(span.request_id, span.known_end) for span in spans}
     return replace(
         batch,
         spans=tuple(spans),

@@ -21,7 +21,7 @@ def test_rows_are_written_where_their_tables_say():
         kv.grow(1, tokens)
         kv.grow(2, tokens)
     spans = (Span(2, 39, 40, samples=True), Span(1, 14, 18, samples=False))
-    plan = plan_step(Batch(0, BatchClass.DECODE, 0, spans), kv, CPU)
+    plan = plan_step(Batch(0, BatchClass.PREFILL, 0, spans), kv, CPU)
     assert list(kv.table(1)) == [0, 2, 4] and list(kv.table(2)) == [1, 3, 5]
     assert plan.positions_T.tolist() == [39, 14, 15, 16, 17]
     assert plan.slots_T.tolist() == [5 * 16 + 7, 14, 15, 32, 33]
@@ -30,6 +30,21 @@ def test_rows_are_written_where_their_tables_say():
     assert batch.row_S.tolist() == [0, 1] and batch.rows_S.tolist() == [1, 4]
     assert batch.start_S.tolist() == [39, 14] and batch.keys_S.tolist() == [40, 18]
     assert batch.blocks_SB.tolist() == [[1, 3, 5], [0, 2, 4]]
+
+
+def test_rows_of_a_decode_batch_are_spans_of_their_own():
+    kv = KvBlocks(8)
+    kv.grow(1, 40)
+    kv.grow(2, 18)
+    spans = (Span(2, 14, 18, True, (7, 7, 7)), Span(1, 39, 40, True))
+    plan = plan_step(Batch(0, BatchClass.DECODE, 0, spans), kv, CPU)
+    assert plan.positions_T.tolist() == [14, 15, 16, 17, 39]
+    batch = plan.batch
+    assert batch.row_S.tolist() == [0, 1, 2, 3, 4] and batch.rows_S.tolist() == [1] * 5
+    assert batch.start_S.tolist() == [14, 15, 16, 17, 39]
+    assert batch.keys_S.tolist() == [15, 16, 17, 18, 40]
+    assert batch.blocks_SB.tolist() == [[3, 4, 0]] * 4 + [[0, 1, 2]]
+    assert batch.has_decodes and not batch.has_pieces
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -6,7 +6,12 @@ from torch import nn
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from molink.engine.kernels.cpu.norms import MIRROR_ROWS_MAX, RootMeanSquareNorm, replacement_for
+from molink.engine.kernels.cpu.norms import (
+    MIRROR_ROWS_MAX,
+    RootMeanSquareNorm,
+    replacement_for,
+    rows_alone,
+)
 from molink.engine.kernels.cpu.packed_linear import PackedLinear, SharedInput
 from molink.engine.model.cpu_rewriting import rewrite
 from tests.engine.cpu_stages import cpu_stage
@@ -24,6 +29,22 @@ def test_layers_that_read_one_input_share_a_product(name, tmp_path):
     assert len(modules_of(tmp_path, range(2, 4), PackedLinear)) == 2 * 4
     assert len(modules_of(tmp_path, range(2, 4), SharedInput)) == 2 * 2
     assert modules_of(tmp_path, range(2, 4), nn.Linear) == []
+
+
+@pytest.mark.parametrize("rows", [1, 48, 49, 96, 97, 112])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_norm_s_row_is_what_it_is_alone_where_rows_stand_alone(rows, heads):
+    """Also beyond the number at which the formula changes for spans of prompts."""
+    generator = torch.Generator().manual_seed(rows)
+    norm = RootMeanSquareNorm(torch.rand(24, generator=generator), 1e-6)
+    x_1THN = torch.randn(1, rows, heads, 24, generator=generator)
+    with rows_alone(are_alone=True):
+        together = norm(x_1THN)
+        alone = [norm(x_1THN[:, at : at + 1]) for at in range(rows)]
+    assert torch.equal(together, torch.cat(alone, 1))
+    scale = torch.rms_norm(x_1THN, (24,), norm.scale, 1e-6)
+    torch.testing.assert_close(together, scale)
+    assert torch.equal(norm(x_1THN), scale) is (rows * heads > MIRROR_ROWS_MAX)
 
 
 def test_norms_are_replaced_and_the_rest_stays(tmp_path):

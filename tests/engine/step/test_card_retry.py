@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from molink.engine.step import card_room as room
-from molink.engine.step.card_retry import TensorInputs, computed, halves
+from molink.engine.step.card_retry import TensorInputs, _pieces, computed, halves
 from molink.engine.step.stage import StageExecutor
 from molink.engine.step.step_output import StepOutput
 from molink.errors import DeviceMemoryError
@@ -95,6 +95,30 @@ def test_a_stage_that_is_full_again_ends_with_one_sentence(checkpoint, full_abov
     said = r"in a step of 12 rows, and again in one of 6: other programs"
     with pytest.raises(DeviceMemoryError, match=said):
         computed(head, TensorInputs(batch(*SPANS), TOKEN_IDS, None))
+
+
+DRAFTED = (Span(1, 5, 8, True, (4, 5)), Span(2, 6, 11, True, (1, 2, 3, 4)), Span(3, 1, 2, True))
+
+
+def decode(*spans: Span) -> TensorInputs:
+    ids = list(range(3, 3 + sum(span.tokens for span in spans)))
+    return TensorInputs(Batch(2, BatchClass.DECODE, 0, spans), ids, None)
+
+
+def test_decode_is_cut_between_spans():
+    """Which drafts came true shows where all rows of a span are."""
+    parts = halves(decode(*DRAFTED))
+    assert [part.batch.spans for part in parts] == [DRAFTED[:1], DRAFTED[1:]]
+    assert [part.token_ids for part in parts] == [[3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    assert [part.batch.spans for part in halves(decode(DRAFTED[1]))] == [DRAFTED[1:2]]
+
+
+def test_decode_that_is_more_than_windows_hold_is_cut_between_spans():
+    spans = tuple(Span(n, 9, 26, True, tuple(range(16))) for n in range(70))
+    pieces = list(_pieces(decode(*spans)))
+    assert [len(piece.batch.spans) for piece in pieces] == [30, 30, 10]
+    assert tuple(span for piece in pieces for span in piece.batch.spans) == spans
+    assert [token for piece in pieces for token in piece.token_ids] == list(range(3, 3 + 70 * 17))
 
 
 def test_a_single_row_is_tried_once_more_as_it_is(checkpoint, full_above):

@@ -46,6 +46,22 @@ class Written:
             assert self.tokens[table[block] * BLOCK_TOKENS + offset] == (story, token)
 
 
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 40, 128])
+def test_a_step_of_drafts_fits_into_its_request_s_own_room(window):
+    """However many are right, and beside others that fill theirs."""
+    rng, requests = random.Random(window), 80
+    blocks = blocks_of(window, requests)
+    starts = dict.fromkeys(range(requests), 0)
+    for number in range(40):
+        chosen = rng.sample(range(requests), 30)
+        ends = {one: starts[one] + rng.randint(1, 1 + REWOUND_TOKENS_MAX) for one in chosen}
+        for one, end in ends.items():
+            blocks.grow(one, starts[one], end)
+        for one, end in ends.items():
+            blocks.settle(one, end - REWOUND_TOKENS_MAX)
+            starts[one] = rng.randint(starts[one] + 1, end) if number % 4 else end
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_every_row_finds_what_it_sees_and_room_suffices(seed):
     """Random requests, steps of all widths, snapshots that others begin with, rows taken back."""

@@ -5,7 +5,9 @@ A module is replaced only once it is proven to give what the library's does (`en
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +21,9 @@ from molink.engine.proof import FP32_UNIT, only_reading, probe_rows, probe_weigh
 MIRROR_ROWS_MAX = 48
 """Most rows for which the doubled input costs less than the operations saved (measured at widths 64
 and 768)."""
+
+_rows_alone: ContextVar[bool] = ContextVar("molink_rows_alone", default=False)
+"""Whether a row must not depend on how many there are beside it."""
 
 SIMPLE = (bool, int, float, str)
 
@@ -40,7 +45,8 @@ class RootMeanSquareNorm(nn.Module):
     torch has no fused RMSNorm kernel for the CPU, but it has one for LayerNorm, which also
     subtracts the mean. Beside its own negative a vector has mean zero, and its mean square is
     unchanged: LayerNorm of [x, -x] is RMSNorm of x. For few rows that takes a third of the time;
-    for many the doubled work costs more than it saves, and torch's composite `rms_norm` is used.
+    for many the doubled work costs more than it saves, and torch's composite `rms_norm` is used. In
+    steps whose rows stand alone (`rows_alone`) they are taken by so many as still are few.
     """
 
     def __init__(
@@ -58,14 +64,31 @@ class RootMeanSquareNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The normalised input, in its own format."""
         size = self._shape[0]
-        if x.numel() > MIRROR_ROWS_MAX * size:
-            wide = x.to(self.scale.dtype)
-            return torch.rms_norm(wide, self._shape, self.scale, self.epsilon).to(x.dtype)
+        if x.numel() <= MIRROR_ROWS_MAX * size:
+            return self._mirrored(x)
+        if _rows_alone.get():
+            pieces = x.reshape(-1, size).split(MIRROR_ROWS_MAX)
+            return torch.cat(list(map(self._mirrored, pieces))).view(x.shape)
+        wide = x.to(self.scale.dtype)
+        return torch.rms_norm(wide, self._shape, self.scale, self.epsilon).to(x.dtype)
+
+    def _mirrored(self, x: torch.Tensor) -> torch.Tensor:
         mirrored = torch.cat((x, x.neg()), -1)
         normed = torch.layer_norm(
             mirrored, self._mirror_shape, self._mirror_weight, None, self.epsilon
         )
-        return normed[..., :size]
+        return normed[..., : self._shape[0]]
+
+
+@contextmanager
+def rows_alone(are_alone: bool) -> Iterator[None]:
+    """Let each row of a norm be what it is alone inside the block, if `are_alone`: the two formulas
+    round differently, and a batch with drafts has more rows than one without."""
+    token = _rows_alone.set(are_alone)
+    try:
+        yield
+    finally:
+        _rows_alone.reset(token)
 
 
 def replacement_for(

@@ -24,7 +24,7 @@ from molink.engine.step.graphs.recorded_step import RecordedStep, decode_rows
 from molink.engine.step.graphs.recording import Recorder
 from molink.engine.step.graphs.static_inputs import BUCKETS, StaticInputs
 from molink.engine.step.runnable import RunnableStage
-from molink_scheduler.batch import Batch
+from molink_scheduler.batch import DECODE, DRAFTS_MAX, Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 log = logging.getLogger(__name__)
@@ -84,9 +84,9 @@ class DecodeGraphs:
         return out_TX[keep_R], sent
 
     def _step_for(self, batch: Batch) -> RecordedStep | None:
-        rows = len(batch.spans)
-        if batch.tokens != rows:
-            return None
+        rows, has_states = batch.tokens, bool(self.stage.states.layers)
+        if rows != len(batch.spans) and (batch.batch_class is not DECODE or has_states):
+            return None  # Spans of prompts; or states, which drafts must not move for good.
         if self.stage.state_slots is not None and any(span.start == 0 for span in batch.spans):
             return None  # There is no state yet, and what stands in its slot is somebody else's.
         bucket = min((tried for tried in self._tried if tried >= rows), default=0)
@@ -99,8 +99,10 @@ class DecodeGraphs:
     # -- recording --------------------------------------------------------------------------------
 
     def _buckets(self) -> list[int]:
-        """Buckets that steps of the stage may need: each row holds a block and a state slot."""
+        """Buckets that steps of the stage may need: each request holds a block and a state slot,
+        and has rows of drafts where there are no states."""
         most = min(self.stage.kv.blocks_total, self.stage.state_slots or BUCKETS[0])
+        most *= 1 if self.stage.states.layers else 1 + DRAFTS_MAX
         return [rows for rows in BUCKETS if rows == 1 or rows // 2 < most]
 
     def _prove(self) -> None:

@@ -36,16 +36,14 @@ class RecordedStep:
 
 
 def decode_rows(stage: RunnableStage, batch: Batch, token_ids: Sequence[int]) -> list[DecodeRow]:
-    """Rows of a batch of one token for each span; `token_ids` where the stage reads them."""
+    """Rows of a decode batch, each token by itself; `token_ids` where the stage reads them."""
     has_states, has_windows = bool(stage.states.layers), bool(stage.windows.layers)
-    ids = token_ids or [0] * len(batch.spans)
-    return [
-        DecodeRow(
-            token_id,
-            span.start,
+    ids, rows = iter(token_ids or [0] * batch.tokens), list[DecodeRow]()
+    for span in batch.spans:
+        held = (
             stage.kv.table(span.request_id),
             stage.states.take(span.request_id) if has_states else 0,
             stage.windows.blocks.table(span.request_id) if has_windows else (),
         )
-        for span, token_id in zip(batch.spans, ids, strict=True)
-    ]
+        rows += [DecodeRow(next(ids), at, *held) for at in range(span.start, span.end)]
+    return rows

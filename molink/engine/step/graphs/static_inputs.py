@@ -17,8 +17,9 @@ from molink.engine.memory.ragged_batch import DecodeTables
 from molink.engine.memory.step_plan import StepPlan
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-BUCKETS = (64, 32, 16, 8, 4, 2, 1)
-"""Rows of recorded steps, the largest first: the others fit into the memory that it took."""
+BUCKETS = (128, 64, 32, 16, 8, 4, 2, 1)
+"""Rows of recorded steps, drafts among them, the largest first: the others fit into the memory that
+it took."""
 
 TOKEN_ID, POSITION, SLOT, KEYS, STATE_SLOT, WINDOW_SLOT = range(6)
 """Columns of numbers."""

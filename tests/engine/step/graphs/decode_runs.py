@@ -5,6 +5,8 @@ padding: a product of fewer rows is summed in another order, which alone makes a
 millionth.
 """
 
+from random import Random
+
 import torch
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
@@ -41,6 +43,36 @@ def worst_difference(stage) -> float:
             ends[number] += 1
         worst = max(worst, float((got - wanted).abs().max() / wanted.abs().max()))
     return worst
+
+
+def worst_difference_of_drafts(stage):
+    """Largest difference of a replayed row of a request's drafts, some of which are taken back,
+    from the same row replayed alone, relative to its largest number."""
+    generator, rng, worst, ends = torch.Generator().manual_seed(1), Random(2), 0.0, [17, 30, 5]
+    for number, tokens in enumerate(ends):
+        given = given_rows(stage, tokens, generator)
+        for request in (number, LAUNCHED + number):
+            stage.step(_prompt(request, tokens), *given)
+    for members in ((0, 1, 2), (1,), (2, 0), (1, 2), (0, 2, 1), (0,)):
+        counts = [rng.randint(1, 5) for _ in members]
+        ids, rows_TD = given_rows(stage, sum(counts), generator)
+        pairs = list(zip(members, counts, strict=True))
+        got = replayed(stage, _drafted(pairs, ends), ids, rows_TD)
+        single = [(number, ends[number] + at) for number, count in pairs for at in range(count)]
+        for row, (number, at) in enumerate(single):
+            alone = Span(LAUNCHED + number, at, at + 1, True)
+            own_TD = None if rows_TD is None else rows_TD[row : row + 1]
+            batch = Batch(9, BatchClass.DECODE, 0, (alone,))
+            (wanted,) = replayed(stage, batch, ids[row : row + 1], own_TD)
+            worst = max(worst, float((got[row] - wanted).abs().max() / wanted.abs().max()))
+        for number, count in pairs:
+            ends[number] += rng.randint(1, count)
+    return worst
+
+
+def _drafted(pairs, ends):
+    spans = (Span(n, ends[n], ends[n] + k, True, (7,) * (k - 1)) for n, k in pairs)
+    return Batch(9, BatchClass.DECODE, 0, tuple(spans))
 
 
 def given_rows(stage, rows, generator):

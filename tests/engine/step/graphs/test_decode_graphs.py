@@ -160,8 +160,8 @@ def test_without_a_kernel_whole_contexts_are_not_gathered():
 
 
 def test_no_bucket_is_recorded_that_no_step_needs():
-    stage = llama(TapeRecorder(), buckets=BUCKETS, kv_tokens=80)
-    assert refusals(stage) == ({}, [1, 2, 4, 8])
+    stage = llama(TapeRecorder(), buckets=BUCKETS, kv_tokens=16)
+    assert refusals(stage) == ({}, [1, 2, 4, 8, 16, 32])  # A request's token and 16 drafts.
     stage = static_stage(HYBRID, range(4), 4, TapeRecorder(), memory_bytes=1)
     assert stage.state_slots == 1
     assert refusals(stage) == ({}, [1])
@@ -178,6 +178,19 @@ def test_steps_of_one_row_each_are_replayed_and_no_others():
     assert counted.replayed == [4, 1]
     for got, wanted in zip(*outputs, strict=True):
         torch.testing.assert_close(got.hidden_TD, wanted.hidden_TD, rtol=1e-5, atol=1e-5)
+
+
+def test_drafts_are_replayed_but_where_layers_keep_states():
+    drafted = Batch(1, BatchClass.DECODE, 0, (Span(0, 5, 8, True, (4, 5)), Span(1, 9, 10, True)))
+    stage, plain = llama(counted := Counted()), llama(None)
+    for one in (stage, plain):
+        prompted(one, [5, 9])
+    counted.replayed.clear()
+    got, wanted = computed(stage, drafted), computed(plain, drafted)
+    assert counted.replayed == [4]
+    torch.testing.assert_close(got.hidden_TD, wanted.hidden_TD, rtol=1e-5, atol=1e-5)
+    hybrid = static_stage(HYBRID, range(4), 4, TapeRecorder())
+    assert hybrid._graphs._step_for(drafted) is None
 
 
 def test_rows_of_a_step_outlive_the_next():

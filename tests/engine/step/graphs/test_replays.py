@@ -8,7 +8,7 @@ import torch
 from molink.engine.memory.ragged_batch import DecodeTables
 from molink.engine.step.graphs.proof import Proof
 from tests.engine.recurrent import hybrids
-from tests.engine.step.graphs.decode_runs import worst_difference
+from tests.engine.step.graphs.decode_runs import worst_difference, worst_difference_of_drafts
 from tests.engine.step.graphs.static_stages import static_stage
 from tests.engine.step.graphs.tape import TapeRecorder
 from tests.engine.tiny_models import ARCHITECTURES, KINDS
@@ -31,6 +31,13 @@ def test_states_in_slots_are_replayed(name):
     assert stage.fallbacks.decode is None
     assert stage.states.layers
     assert worst_difference(stage) <= DIFFERENCE_MAX
+
+
+@pytest.mark.parametrize("name", swept(ARCHITECTURES, "llama", "gemma3_text", "deepseek_v3"))
+def test_rows_of_drafts_are_replayed_as_each_is_alone(name):
+    stage = static_stage(name, range(3), 3, TapeRecorder(), buckets=(16, 4, 1))
+    assert stage.fallbacks.decode is None
+    assert worst_difference_of_drafts(stage) <= DIFFERENCE_MAX
 
 
 @pytest.mark.parametrize("layers", [range(2), range(2, 4), range(4, 6)])
