@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from molink_scheduler.batch import DRAFTS_MAX
 from molink_scheduler.kv.layer_class import pays, room_tokens
 
 STATE_NUMBER_BYTES = 4
@@ -60,7 +61,8 @@ class StateSize:
     recurrent: int = 0
     """Numbers of the recurrence, which are fp32."""
     columns: int = 0
-    """Numbers of the convolution's last columns, in the format that the stage computes in."""
+    """Numbers of the convolution's last columns, and of rows of drafts that the state has yet to
+    take in, in the format that the stage computes in."""
 
     def bytes_in(self, element_bytes: int) -> int:
         """Bytes in a stage whose numbers take `element_bytes`."""
@@ -121,11 +123,14 @@ def recurrent_parameters(config: Config, hidden: int) -> int:
 
 
 def state_size(config: Config) -> StateSize:
-    """State of one request in one layer's recurrence or convolution; nothing without one."""
+    """State of one request in one layer's recurrence or convolution, with places for drafts;
+    nothing without one."""
     sizes = _Sizes(config)
-    kernel = sizes.first(*KERNELS)
     numbers, width = _state_sizes(sizes)
-    return StateSize(numbers, width * (kernel or KERNEL_USUAL))
+    if not width:
+        return NO_STATE
+    columns = width * (sizes.first(*KERNELS) or KERNEL_USUAL)
+    return StateSize(numbers, columns + DRAFTS_MAX * sizes.first("hidden_size"))
 
 
 def _state_sizes(sizes: "_Sizes") -> tuple[int, int]:

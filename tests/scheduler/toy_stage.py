@@ -202,7 +202,7 @@ class ToyWindows:
         for one in batch.snapshots:
             self.blocks.keep(one.request_id, one.tokens, one.snapshot)
         for span in batch.spans:
-            self.blocks.settle(span.request_id, span.end - REWOUND_TOKENS_MAX)
+            self.blocks.settle(span.request_id, span.known_end - REWOUND_TOKENS_MAX)
 
 
 def _slot(table: Sequence[int], token: int) -> int:

@@ -10,6 +10,10 @@ rows on, the library's temporaries of a batch leave the caches, and 16 rows toge
 long as one after the other. What does not depend on the state, the projections, is computed once
 for all rows of the step in either case (`projections`).
 
+What a mixer is given for rows of drafts (`memory.recurrent_rows`) is kept, and stands behind the
+next step's own rows where they came true. All of them are computed alike, projections included, and
+what comes out of the rows behind is dropped.
+
 Mamba-1's scan starts from nothing whatever the cache holds, without any error; spans after the
 first go through such a mixer token by token, which is exact and slow.
 
@@ -20,67 +24,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.cache_utils import LinearAttentionLayer
 
-from molink.engine.memory.state_pool import Slots, StatePool
-from molink_scheduler.batch import Batch
+from molink.engine.memory.recurrent_rows import (
+    MixerCall,
+    RecurrentSpan,
+    lagging_rows,
+    mixer_calls,
+)
+from molink.engine.memory.state_pool import LaggingRows, StatePool, narrowed
+
+RowsOf = Callable[[torch.Tensor], torch.Tensor]
+"""Makes of a [1, T, ...] tensor one of other rows."""
 
 CHUNK_MAX = 64
 """Rows that a scan works on at once. The library pads spans to a whole number of chunks, of 256
 rows in some models: a span of 16 rows would cost 256."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecurrentSpan:
-    """Rows of one request within a step."""
-
-    row: int
-    """First row of the span in the step."""
-    tokens: int
-    slot: int
-    has_state: bool
-    """Whether rows of the request have been computed before."""
-
-    @property
-    def is_decode(self) -> bool:
-        """Whether it is the next row of a request that has a state."""
-        return self.has_state and self.tokens == 1
-
-
-def recurrent_spans(batch: Batch, states: StatePool) -> list[RecurrentSpan]:
-    """The spans of a batch, each with its request's slot."""
-    spans, row = [], 0
-    for span in batch.spans:
-        slot = states.take(span.request_id)
-        spans.append(RecurrentSpan(row, span.tokens, slot, span.start > 0))
-        row += span.tokens
-    return spans
-
-
-def decode_index(spans: Sequence[RecurrentSpan]) -> list[int]:
-    """Rows and then slots of the spans that are decode rows."""
-    decodes = [span for span in spans if span.is_decode]
-    return [*(span.row for span in decodes), *(span.slot for span in decodes)]
-
-
-@dataclass(frozen=True, slots=True)
-class MixerCall:
-    """Call of a mixer: B sequences of N rows each."""
-
-    rows: slice | torch.Tensor
-    """Place of the rows: of one sequence a slice, of decode rows their index [B]."""
-    slots: Slots
-    has_state: bool
-
-    def of(self, value_1T: torch.Tensor) -> torch.Tensor:
-        """Rows [B, N, ...] of this call in a [1, T, ...] tensor."""
-        return (
-            value_1T[:, self.rows] if isinstance(self.rows, slice) else value_1T[0, self.rows, None]
-        )
 
 
 @dataclass(slots=True)
@@ -96,45 +60,33 @@ class RecurrentStep:
     before_mixer: Callable[[], None] | None = None
     """Called by every mixer before it runs: other steps may run inside, this one waits."""
     layers_called: list[int] = field(default_factory=list)
+    own_rows: int = field(init=False)
+    """Rows of the step's spans."""
+    rows: int = field(init=False)
+    """T: how many rows the step has, with those that it computes again."""
+    lagging: LaggingRows | None = field(init=False)
+    """Its rows of drafts; None: it has none."""
     _calls: dict[bool, list[MixerCall]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.own_rows = sum(span.tokens for span in self.spans)
+        self.rows = self.own_rows + sum(len(span.again) for span in self.spans)
+        self.lagging = lagging_rows(self.spans, self.decode_index)
 
     @classmethod
     def of_decodes(cls, slots_R: torch.Tensor, pool: StatePool) -> "RecurrentStep":
         """Step of one row for each of R requests, which is told by tensors alone."""
-        count = len(slots_R)
-        spans = [RecurrentSpan(row, 1, 0, True) for row in range(count)]
-        calls = [MixerCall(torch.arange(count, device=slots_R.device), slots_R, True)]
-        return cls(spans, pool, slots_R, count, _calls={True: calls, False: calls})
-
-    @property
-    def rows(self) -> int:
-        """T: how many rows the step has."""
-        return sum(span.tokens for span in self.spans)
+        rows = len(slots_R)
+        spans = [RecurrentSpan(row, 1, 0, True) for row in range(rows)]
+        calls = [MixerCall(torch.arange(rows, device=slots_R.device), slots_R, True)]
+        return cls(spans, pool, slots_R, rows, _calls={True: calls, False: calls})
 
     def calls(self, continues: bool) -> list[MixerCall]:
         """The calls that compute all rows, for a mixer that `continues` in mid-prompt or not."""
         if continues not in self._calls:
-            decodes = [span for span in self.spans if span.is_decode]
-            others = [span for span in self.spans if not span.is_decode]
-            calls = [call for span in others for call in _span_calls(span, continues)]
-            self._calls[continues] = [*self._decode_calls(decodes), *calls]
+            given = self.spans, self.decode_index, self.decode_rows_max
+            self._calls[continues] = mixer_calls(*given, continues=continues)
         return self._calls[continues]
-
-    def _decode_calls(self, decodes: Sequence[RecurrentSpan]) -> Iterator[MixerCall]:
-        count = len(decodes)
-        for first in range(0, count, self.decode_rows_max):
-            end = min(first + self.decode_rows_max, count)
-            if end - first == 1:
-                yield from _span_calls(decodes[first], True)
-                continue
-            rows_R = self.decode_index[first:end]
-            yield MixerCall(rows_R, self.decode_index[count + first : count + end], True)
-
-
-def _span_calls(span: RecurrentSpan, continues: bool) -> Iterator[MixerCall]:
-    size = span.tokens if continues or not span.has_state else 1
-    for row in range(span.row, span.row + span.tokens, size):
-        yield MixerCall(slice(row, row + size), (span.slot,), span.has_state)
 
 
 _active: ContextVar[RecurrentStep] = ContextVar("molink_recurrent_step")
@@ -216,55 +168,78 @@ class StagedMixer(nn.Module):
         if step.before_mixer is not None:
             step.before_mixer()
         step.layers_called.append(self._layer)
-        calls = step.calls(self._kind.continues)
+        if step.lagging is not None or self._layer not in step.pool.inputs:
+            args, kwargs = self._carried(step, (args, kwargs))
         if self.projections is None:
-            return _joined(
-                [(call, self._run(step, call, args, kwargs)) for call in calls], step.rows
-            )
+            return _joined(self._outputs(step, args, kwargs), step)
         with self.projections.of(args, kwargs) as whole:
-            outputs = []
-            for call in calls:
-                whole.hand_out(call.of)
-                outputs.append((call, self._run(step, call, args, kwargs)))
-        return whole.finish(_joined(outputs, step.rows))
+            outputs = self._outputs(step, args, kwargs, whole.hand_out)
+        return whole.finish(_joined(outputs, step))
 
-    def _run(self, step: RecurrentStep, call: MixerCall, args: Any, kwargs: Any) -> Any:
-        pool, states_count = step.pool, self._kind.states_count
+    def _carried(self, step: RecurrentStep, given: Any) -> Any:
+        """What the mixer is `given`, with the rows behind it that are computed again."""
+        numbers = count()
+
+        def carried(rows_1T: torch.Tensor) -> torch.Tensor:
+            return step.pool.carry(self._layer, next(numbers), rows_1T, step.lagging)
+
+        return _with_rows(given, step.own_rows, carried)
+
+    def _outputs(
+        self,
+        step: RecurrentStep,
+        args: Any,
+        kwargs: Any,
+        hand_out: Callable[[RowsOf], None] | None = None,
+    ) -> list[tuple[MixerCall, Any]]:
+        """What each call returns. Drafts leave the pool as it is."""
+        outputs, states = list[tuple[MixerCall, Any]](), None
+        for call in step.calls(self._kind.continues):
+            if hand_out is not None:
+                hand_out(call.of)
+            states = self._states(step, call, states)
+            cut_args, cut_kwargs = _with_rows((args, kwargs), step.rows, call.of)
+            self._fit_chunk(call)
+            cache = {self._kind.cache_name: MixerCache(states)}
+            outputs.append((call, self.mixer(*cut_args, **(cut_kwargs | cache))))
+            if call.depth is None:
+                step.pool.store(self._layer, states, call.slots)
+        return outputs
+
+    def _states(self, step: RecurrentStep, call: MixerCall, before: Any) -> Any:
+        """The library's cache layer of a call; `before`: that of the call before."""
+        if call.depth:
+            return narrowed(before, len(call.slots))
         if call.has_state:
-            layer = pool.load(self._layer, states_count, call.slots)
-        else:
-            layer = LinearAttentionLayer(number_of_states=states_count)
-        args, kwargs = _rows_of((args, kwargs), step.rows, call)
-        self._fit_chunk(call)
-        output = self.mixer(*args, **(kwargs | {self._kind.cache_name: MixerCache(layer)}))
-        pool.store(self._layer, layer, call.slots)
-        return output
+            return step.pool.load(self._layer, self._kind.states_count, call.slots)
+        return LinearAttentionLayer(number_of_states=self._kind.states_count)
 
     def _fit_chunk(self, call: MixerCall) -> None:
         if hasattr(self.mixer, "chunk_size") and isinstance(call.rows, slice):
             self.mixer.chunk_size = min(self._chunk_size, call.rows.stop - call.rows.start)
 
 
-def _rows_of(value: Any, rows: int, call: MixerCall) -> Any:
-    """`value` with every [1, T, ...] tensor in it cut to the call's rows."""
+def _with_rows(value: Any, rows: int, change: RowsOf) -> Any:
+    """`value` with every [1, T, ...] tensor in it, of so many `rows`, changed."""
     if isinstance(value, torch.Tensor):
-        return call.of(value) if value.dim() > 1 and value.shape[:2] == (1, rows) else value
+        return change(value) if value.dim() > 1 and value.shape[:2] == (1, rows) else value
     if isinstance(value, dict):
-        return {key: _rows_of(one, rows, call) for key, one in value.items()}
+        return {key: _with_rows(one, rows, change) for key, one in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_rows_of(one, rows, call) for one in value)
+        return type(value)(_with_rows(one, rows, change) for one in value)
     return value
 
 
-def _joined(outputs: Sequence[tuple[MixerCall, Any]], rows: int) -> Any:
-    """The calls' outputs, [B, N, ...] tensors or tuples of them, as [1, T, ...] in row order."""
+def _joined(outputs: Sequence[tuple[MixerCall, Any]], step: RecurrentStep) -> Any:
+    """The calls' outputs, [B, N, ...] tensors or tuples of them, as [1, T, ...] in row order,
+    without the rows that were computed again."""
     first = outputs[0][1]
     if isinstance(first, tuple):
         parts = range(len(first))
-        return tuple(_joined([(call, out[part]) for call, out in outputs], rows) for part in parts)
+        return tuple(_joined([(call, out[part]) for call, out in outputs], step) for part in parts)
     if first is None or (len(outputs) == 1 and isinstance(outputs[0][0].rows, slice)):
         return first
-    whole = first.new_empty(1, rows, *first.shape[2:])
+    whole = first.new_empty(1, step.rows, *first.shape[2:])
     for call, output in outputs:
         whole[0, call.rows] = output.flatten(0, 1)
-    return whole
+    return whole[:, : step.own_rows]

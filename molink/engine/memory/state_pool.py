@@ -10,7 +10,11 @@ it has stored it once; the tensors are made then.
 Recorded decode steps (`step.graphs`) have a slot for rows that belong to nobody. Behind it are
 snapshots: copies for the prefix cache, which the head numbers and another request begins with.
 
-Shapes: S slots, B sequences of a call.
+States lag behind drafts (`memory.recurrent_rows`): beside its slot a request has places for what
+each mixer is given of them.
+
+Shapes: S slots, B sequences of a call, T rows of a step, P places of drafts, of A that came true,
+of K that are new.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +25,7 @@ import torch
 from transformers.cache_utils import LinearAttentionLayer
 
 from molink.engine.memory.kv_rows import zero_pages
-from molink_scheduler.batch import KeptState
+from molink_scheduler.batch import DRAFTS_MAX, KeptState, Span
 from molink_scheduler.kv.blocks import OutOfBlocks
 
 Slots = Sequence[int] | torch.Tensor
@@ -34,6 +38,18 @@ StateKey = tuple[str, int]
 KINDS = ("conv", "recurrent")
 
 
+@dataclass(frozen=True, slots=True)
+class LaggingRows:
+    """Rows of drafts in one step."""
+
+    again_A: torch.Tensor
+    """Places of drafts that came true, in the order in which they are computed again."""
+    rows_K: torch.Tensor
+    """Rows of the step that are drafts."""
+    places_K: torch.Tensor
+    """Places where they are kept."""
+
+
 @dataclass(slots=True)
 class StatePool:
     """Pool of one stage's states: for each layer and state a tensor [S, ...]."""
@@ -44,6 +60,10 @@ class StatePool:
     snapshots: int = 0
     """Slots behind all others, for copies."""
     layers: dict[int, dict[StateKey, torch.Tensor]] = field(default_factory=dict)
+    inputs: dict[int, dict[int, torch.Tensor]] = field(default_factory=dict)
+    """Tensors [P, ...] of what each layer's mixer is given of drafts, by number."""
+    _known_end: dict[int, int] = field(default_factory=dict)
+    """Position to which the last span of a request was known, if it ended in drafts."""
     _slot_of: dict[int, int] = field(default_factory=dict)
     _free: list[int] = field(init=False)
 
@@ -52,9 +72,10 @@ class StatePool:
 
     @property
     def request_bytes(self) -> int:
-        """Bytes of one request's states in all layers seen so far."""
-        tensors = [tensor for layer in self.layers.values() for tensor in layer.values()]
-        return sum(tensor[0].numel() * tensor.element_size() for tensor in tensors)
+        """Bytes of one request's states, and of its places, in all layers seen so far."""
+        states = [tensor for layer in self.layers.values() for tensor in layer.values()]
+        places = [tensor for layer in self.inputs.values() for tensor in layer.values()]
+        return sum(map(_row_bytes, states)) + DRAFTS_MAX * sum(map(_row_bytes, places))
 
     @property
     def slots_total(self) -> int:
@@ -79,8 +100,38 @@ class StatePool:
 
     def release(self, request_id: int) -> None:
         """Give the request's slot back; a request that holds none is fine."""
+        self._known_end.pop(request_id, None)
         if request_id in self._slot_of:
             self._free.append(self._slot_of.pop(request_id))
+
+    def lags(self, spans: Iterable[Span]) -> bool:
+        """Whether a step of these spans has to do with drafts, of its own or of the step before."""
+        return bool(self.layers) and any(
+            span.drafts or span.request_id in self._known_end for span in spans
+        )
+
+    def passed(self, span: Span) -> int:
+        """Let a request's states be those behind the known tokens of its next span. How many drafts
+        of the one before came true, which they have yet to take in."""
+        known_end = self._known_end.pop(span.request_id, span.start)
+        if span.drafts:
+            self._known_end[span.request_id] = span.known_end
+        assert 0 <= span.start - known_end <= DRAFTS_MAX, "a span begins behind what was known"
+        return span.start - known_end
+
+    def carry(
+        self, layer: int, number: int, given_1T: torch.Tensor, lagging: LaggingRows | None
+    ) -> torch.Tensor:
+        """What a mixer is given, with the drafts behind it that came true; those of this step are
+        kept."""
+        places = self.inputs.setdefault(layer, {})
+        if number not in places:
+            places[number] = _zeros(self.slots * DRAFTS_MAX, given_1T[0])
+        if lagging is None:
+            return given_1T
+        again = places[number][lagging.again_A]
+        places[number][lagging.places_K] = given_1T[0, lagging.rows_K]
+        return torch.cat([given_1T, again[None]], 1)
 
     def keep(self, kept: Iterable[KeptState]) -> None:
         """Copy requests' states as they are now to snapshots."""
@@ -98,6 +149,8 @@ class StatePool:
         for index, tensors in self.layers.items():
             like = tensors.items()
             pool.layers[index] = {key: _zeros(pool.slots_total, one) for key, one in like}
+        for index, given in self.inputs.items():
+            pool.inputs[index] = {n: _zeros(slots * DRAFTS_MAX, one) for n, one in given.items()}
         return pool
 
     def _snapshot(self, number: int) -> int:
@@ -143,6 +196,13 @@ class StatePool:
             pool[alone] = state[0]
 
 
+def narrowed(cached: Any, count: int) -> Any:
+    """The library's cache layer with the states of its first `count` sequences."""
+    for states in (cached.conv_states, cached.recurrent_states):
+        states.update({n: state[:count] for n, state in states.items() if state is not None})
+    return cached
+
+
 def _only(slots: Slots) -> int | None:
     """The slot of a call for one request, whose state is a view; None where it is gathered."""
     return None if isinstance(slots, torch.Tensor) or len(slots) > 1 else slots[0]
@@ -150,6 +210,10 @@ def _only(slots: Slots) -> int | None:
 
 def _index(slots: Slots, pool: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(slots, device=pool.device)
+
+
+def _row_bytes(tensor: torch.Tensor) -> int:
+    return tensor[0].numel() * tensor.element_size()
 
 
 def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:

@@ -83,14 +83,14 @@ class WindowPool:
             self.blocks.grow(span.request_id, span.start, span.end)
 
     def computed(self, spans: Iterable[Span], kept: Iterable[KeptState]) -> None:
-        """Keep snapshots behind a step that is over, and give back what no other step sees. After
-        a loss the ring may ask for a request's last tokens once more."""
+        """Keep snapshots behind a step that is over, and give back what no other step sees. Drafts
+        may be wrong, and after a loss the ring may ask for a request's last tokens once more."""
         if not self.layers:
             return
         for one in kept:
             self.blocks.keep(one.request_id, one.tokens, one.snapshot)
         for span in spans:
-            self.blocks.settle(span.request_id, span.end - REWOUND_TOKENS_MAX)
+            self.blocks.settle(span.request_id, span.known_end - REWOUND_TOKENS_MAX)
 
     def begin(self, request_id: int, snapshot: int) -> None:
         """Let a new request go on behind a snapshot."""

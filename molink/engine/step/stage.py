@@ -34,15 +34,11 @@ from molink.engine.layers.latent_expansion import LatentExpansion
 from molink.engine.layers.library_mixers import settle_mixers
 from molink.engine.layers.mixer_projections import hoist
 from molink.engine.layers.quantized_linear import use_cuda_kernels
-from molink.engine.layers.staged_mixer import (
-    RecurrentStep,
-    StagedMixer,
-    decode_index,
-    recurrent_spans,
-)
+from molink.engine.layers.staged_mixer import RecurrentStep, StagedMixer
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.moving_blocks import MovingBlocks
 from molink.engine.memory.ragged_batch import TileRows
+from molink.engine.memory.recurrent_rows import decode_index, recurrent_spans
 from molink.engine.memory.state_pool import StatePool
 from molink.engine.memory.step_plan import StepPlan, plan_step
 from molink.engine.memory.window_pool import WindowPool

@@ -129,9 +129,9 @@ class WindowBlocks:
         first = self.layers.first_block(start)
         if not self.can_go_on(request_id, start):
             raise OutOfBlocks(f"request {request_id} is to go back to token {start}: it is gone")
-        if end - start > 1 and request_id in self._held:
-            # No prompt goes back, and its rows want the room; rows of drafts find it in their own.
-            self.settle(request_id, min(start, end - REWOUND_TOKENS_MAX - 2))
+        if request_id in self._held:
+            # No prompt goes back, and its rows want the room, as drafts do.
+            self.settle(request_id, min(start, end - 1 - REWOUND_TOKENS_MAX))
         held = self._held.get(request_id) or _Held(first, [])
         missing = blocks_for(end) - held.first - len(held.blocks)
         if missing > len(self._free):

@@ -16,11 +16,10 @@ from molink.engine.layers.finding_mixers import stage_mixers
 from molink.engine.layers.mixer_projections import hoist
 from molink.engine.layers.staged_mixer import (
     MixerCache,
-    RecurrentSpan,
     RecurrentStep,
     active_recurrence,
-    decode_index,
 )
+from molink.engine.memory.recurrent_rows import RecurrentSpan, decode_index
 from molink.engine.memory.state_pool import StatePool
 from molink.engine.self_test.miniature import shrink_config
 from tests.engine.recurrent.hybrids import plain_config

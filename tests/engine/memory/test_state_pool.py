@@ -3,6 +3,7 @@ import torch
 from transformers.cache_utils import LinearAttentionLayer
 
 from molink.engine.memory.state_pool import StatePool
+from molink_scheduler.batch import DRAFTS_MAX, Span
 from molink_scheduler.kv.blocks import OutOfBlocks
 
 
@@ -58,3 +59,46 @@ def test_a_resized_pool_is_empty_and_knows_its_size():
     larger = pool.resized(3)
     assert larger.request_bytes == pool.request_bytes == 2 * (2 * 3 * 4)
     assert larger.slots_used == 0
+
+
+DRAFTED = Span(5, 8, 12, True, (1, 2, 3))
+
+
+def test_states_stand_behind_what_was_known_until_the_next_span():
+    pool = StatePool(2)
+    assert not pool.lags([DRAFTED]), "layers keep no states"
+    pool.store(7, stored([1.0]), [pool.take(5)])
+    assert pool.lags([DRAFTED])
+    assert pool.passed(DRAFTED) == 0
+    following = Span(5, 11, 12, True)
+    assert pool.lags([following])
+    assert pool.passed(following) == 2
+    assert not pool.lags([Span(5, 12, 13, True)])
+    assert pool.passed(Span(5, 12, 13, True)) == 0
+
+
+def test_no_span_begins_before_what_was_known():
+    pool = StatePool(1)
+    pool.passed(DRAFTED)
+    with pytest.raises(AssertionError):
+        pool.passed(DRAFTED)
+
+
+def test_a_request_that_was_released_begins_anew():
+    pool = StatePool(1)
+    pool.store(7, stored([1.0]), [pool.take(5)])
+    pool.passed(DRAFTED)
+    pool.release(5)
+    assert not pool.lags([Span(5, 0, 20, False)])
+    assert pool.passed(Span(5, 20, 21, True)) == 0
+
+
+def test_what_is_given_for_drafts_has_places_that_are_counted():
+    pool = StatePool(2, padding=1, snapshots=1)
+    pool.store(7, stored([1.0]), [pool.take(5)])
+    states_bytes = pool.request_bytes
+    pool.carry(7, 0, torch.zeros(1, 3, 4), None)
+    assert pool.request_bytes == states_bytes + DRAFTS_MAX * 4 * 4
+    larger = pool.resized(3, 1, 1)
+    assert larger.request_bytes == pool.request_bytes
+    assert len(larger.inputs[7][0]) == 3 * DRAFTS_MAX

@@ -19,6 +19,7 @@ from molink.engine.memory.state_pool import StatePool
 from molink.engine.self_test.self_test import check_architecture
 from molink.errors import UnsupportedModelError
 from molink.stage_protocol.messages import StageWork
+from molink_scheduler.batch import DRAFTS_MAX
 from molink_scheduler.placement import Goal, Network, NodeFacts, forecast
 from tests.engine.recurrent.hybrids import HYBRIDS, KINDS, published_config, small_model
 from tests.engine.ring_driver import load_stages
@@ -125,21 +126,25 @@ def test_time_steps_are_not_clamped_in_prefill_alone():
 
 
 STATE_MEGABYTES = {
-    "Qwen3.5 27B": 154.9,
-    "Qwen3.5 35B-A3B": 64.9,
-    "Qwen3-Next 80B-A3B": 77.9,
-    "Granite 4.0 H Tiny": 57.6,
-    "Falcon-H1 7B": 139.7,
-    "Nemotron 3 Nano 30B-A3B": 49.4,
-    "LFM2 1.2B": 0.123,
+    "Qwen3.5 27B": (154.9, 7.86),
+    "Qwen3.5 35B-A3B": (64.9, 1.97),
+    "Qwen3-Next 80B-A3B": (77.9, 2.36),
+    "Granite 4.0 H Tiny": (57.6, 1.77),
+    "Falcon-H1 7B": (139.7, 4.33),
+    "Nemotron 3 Nano 30B-A3B": (49.4, 1.98),
+    "LFM2 1.2B": (0.123, 0.655),
 }
+"""States of a request, and inputs of mixers for 16 drafts."""
 
 
 @pytest.mark.parametrize("name", STATE_MEGABYTES)
 def test_plans_count_a_requests_states(name, tmp_path):
     published_config(name).save_pretrained(tmp_path)
     shape = model_shape(tmp_path)
-    assert sum(shape.cost.kept_of_request) / 1e6 == pytest.approx(STATE_MEGABYTES[name], rel=1e-2)
+    states, drafts = STATE_MEGABYTES[name]
+    assert sum(shape.cost.kept_of_request) / 1e6 == pytest.approx(states + drafts, rel=3e-3)
+    rows = DRAFTS_MAX * shape.hidden_size * shape.dtype_bytes * sum(shape.recurs)
+    assert rows / 1e6 == pytest.approx(drafts, rel=1e-2)
 
 
 CUTS = (0, 1, 3)
@@ -182,7 +187,10 @@ def test_kimi_linear_says_its_sizes_in_an_entry_of_its_own():
     }
     published = shape_of_config("kimi", config)
     assert published == translated
-    assert sum(published.layer_state_bytes) == 20 * (32 * 128 * 128 * 4 + 3 * 32 * 128 * 4 * 2)
+    drafts = DRAFTS_MAX * published.hidden_size
+    assert sum(published.layer_state_bytes) == 20 * (
+        32 * 128 * 128 * 4 + (3 * 32 * 128 * 4 + drafts) * 2
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)

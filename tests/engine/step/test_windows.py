@@ -12,6 +12,7 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS, OutOfBlocks
 from molink_scheduler.kv.layer_class import STEP_ROWS_MAX, room_blocks
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
+from tests.engine.drafted_ring import DraftedRing, Turn
 from tests.engine.ring_driver import Job, RingDriver, load_stages
 from tests.engine.tiny_models import LAYERS, WINDOW, generate, save_tiny
 
@@ -43,6 +44,28 @@ def test_long_requests_side_by_side_equal_generate(name, tmp_path):
             # A request keeps 3 blocks of 16 tokens there, not its 17.
             assert stage.windows.request_bytes == 3 * 16 * stage.windows.tensors.token_bytes
             assert stage.state_slots is not None
+
+
+@pytest.mark.parametrize("right", [0, 5, 16])
+@pytest.mark.parametrize("name", WINDOWED)
+def test_sixteen_drafts_come_true_or_not_and_the_window_stays(name, right, tmp_path):
+    """The next span begins as far back as right behind the one known row, in windows of any age."""
+    model = save_tiny(name, tmp_path)
+    stages = load_stages(tmp_path, CUTS)
+    texts = [[*prompt_of(n, 90), *generate(model, prompt_of(n, 90), 60)] for n in range(2)]
+    ring = DraftedRing(stages, model.config.vocab_size)
+    for n, text in enumerate(texts):
+        ring.begin(n, text, 90)
+    blocks = [stage.windows.blocks for stage in stages if stage.windows.layers]
+    for _ in range(30):
+        for n, (at, logits) in ring.step([Turn(0, 16, right), Turn(1, 16, 16 - right)]).items():
+            wanted = texts[n][at + 1 : at + 1 + len(logits)]
+            assert logits.argmax(-1).tolist()[: len(wanted)] == wanted
+            assert all(one.can_go_on(n, at) for one in blocks), "a loss may take the round back"
+        if any(one.start >= len(one.text) - 1 for one in ring.requests.values()):
+            break
+    assert ring.tried > 60
+    assert blocks and max(len(one.blocks_of(0)) for one in blocks) <= room_blocks(WINDOW)
 
 
 def test_models_without_windows_have_no_second_class(tmp_path):

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from molink_scheduler.batch import DRAFTS_MAX
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, OutOfBlocks, blocks_for
 from molink_scheduler.kv.layer_class import (
     REWOUND_TOKENS_MAX,
@@ -107,6 +108,31 @@ def test_every_row_finds_what_it_sees_and_room_suffices(seed):
         blocks.release(request_id)
     held = {block for one in blocks._kept.values() for block in one.blocks}
     assert blocks.blocks_free == blocks.blocks_total - len(held)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_drafts_may_all_be_wrong_and_take_no_more_room(seed):
+    """What is known stays seen, whatever was written behind it, and after a loss what of it the
+    drafts have left room for."""
+    rng = random.Random(seed)
+    window = rng.choice([1, 2, 15, 16, 17, 40, 128])
+    blocks, start = blocks_of(window, 1), rng.randrange(1, 100)
+    written, earliest = Written(blocks), 0
+    blocks.grow(1, 0, start)
+    written.write(0, 1, 0, start)
+    blocks.settle(1, start - REWOUND_TOKENS_MAX)
+    for _ in range(200):
+        drafts = rng.choice([0, 3, DRAFTS_MAX, rng.randrange(DRAFTS_MAX + 1)])
+        right, known_end = rng.choice([0, drafts, rng.randrange(drafts + 1)]), start + 1
+        blocks.grow(1, start, known_end + drafts)
+        written.write(0, 1, start, known_end + right)
+        written.write(1, 1, known_end + right, known_end + drafts)
+        written.check(0, 1, start, known_end + right)
+        assert len(blocks.blocks_of(1)) <= room_blocks(window)
+        blocks.settle(1, known_end - REWOUND_TOKENS_MAX)
+        earliest = max(earliest, known_end + max(0, drafts - 1) - REWOUND_TOKENS_MAX)
+        start = known_end + right if rng.random() < 0.8 else rng.randrange(earliest, known_end)
+        assert blocks.can_go_on(1, start)
 
 
 def test_a_block_leaves_only_behind_what_may_be_computed_again():

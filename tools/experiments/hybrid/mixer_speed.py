@@ -30,11 +30,10 @@ from molink.engine.layers.finding_mixers import stage_mixers
 from molink.engine.layers.library_mixers import settle_mixers
 from molink.engine.layers.mixer_projections import hoist
 from molink.engine.layers.staged_mixer import (
-    RecurrentSpan,
     RecurrentStep,
     active_recurrence,
-    decode_index,
 )
+from molink.engine.memory.recurrent_rows import RecurrentSpan, decode_index
 from molink.engine.memory.state_pool import StatePool
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 

@@ -89,6 +89,8 @@ class DecodeGraphs:
             return None  # Spans of prompts; or states, which drafts must not move for good.
         if self.stage.state_slots is not None and any(span.start == 0 for span in batch.spans):
             return None  # There is no state yet, and what stands in its slot is somebody else's.
+        if self.stage.states.lags(batch.spans):
+            return None  # Drafts go by row, each on the state that the one before leaves.
         bucket = min((tried for tried in self._tried if tried >= rows), default=0)
         return self.steps.get(bucket)
 

@@ -227,6 +227,21 @@ def test_a_first_token_begins_a_state_and_is_launched():
     assert counted.replayed == [1]
 
 
+def test_drafts_of_a_hybrid_and_what_follows_them_are_launched():
+    """A recorded step would leave the states where they stood before the drafts that came true."""
+    stage = static_stage(HYBRID, range(2), 4, counted := Counted())
+    plain = static_stage(HYBRID, range(2), 4, None)
+    counted.replayed.clear()
+    drafted = Batch(1, BatchClass.DECODE, 0, (Span(0, 6, 11, True, (3, 4, 5, 6)),))
+    outputs = []
+    for one in (stage, plain):
+        prompted(one, [5])
+        steps = [decoded(one, [5]), computed(one, drafted), decoded(one, [9]), decoded(one, [10])]
+        outputs.append(torch.cat([step.hidden_TD for step in steps]))
+    assert counted.replayed == [1, 1], "the first decode step and the last"
+    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+
+
 def test_another_pool_forgets_what_was_recorded_over_the_old_one():
     stage = llama(counted := Counted())
     counted.replayed.clear()
