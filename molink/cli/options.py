@@ -25,6 +25,7 @@ OF_A_RING = (
         "span_tokens",
     ),
     *("replay_log_bytes", "cache_ram_bytes", "cache_disk_bytes", "prefix_cache"),
+    *("drafter", "draft_width_max"),
 )
 """Settings that describe a ring, in the order of help, which has them last: they stand in several
 groups."""

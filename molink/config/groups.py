@@ -17,7 +17,7 @@ from molink.config.setting import (
 from molink.config.toml_tables import ABOVE_0
 from molink.errors import UserError
 from molink.printable import is_printable
-from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.batch import DRAFTS_MAX, MICRO_BATCH_COUNT_MAX
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import (
     REPLAY_LOG_BYTES,
@@ -48,6 +48,9 @@ TOKENS_MAX = 131_072
 
 QUEUE_S_MAX = 3600.0
 """No client waits longer; the number of sequences is bounded all the same."""
+
+DRAFTERS = ("auto", NONE, "copy")
+"""Drafters that are no path of a model."""
 
 CACHE_BYTES_MAX = 65_536 * GB
 """No PC has more memory, and cached KV needs no more disk."""
@@ -256,9 +259,24 @@ class RingSettings:
         True,
         "Compute every prompt whole, also where one that begins alike was computed before.",
     )
+    drafter: str = setting(
+        "--drafter auto|none|copy|PATH",
+        NONE,
+        "Who guesses tokens that the ring then verifies several at a time, for the same answers "
+        "sooner: copy what the text holds already, or a small model of the same words beside it; "
+        "auto copies.",
+    )
+    draft_width_max: int = setting(
+        "--draft-width-max", DRAFTS_MAX, "Most tokens guessed at a time.", within=(1, DRAFTS_MAX)
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.drafter == "tail":
+            raise UserError(
+                "--drafter tail is for layers of the checkpoint that draft, which are not read "
+                "yet: take copy, or the folder of a small model."
+            )
 
     def terms(self, api: ApiSettings) -> RingTerms:
         """What all stages of a ring are told of this."""
@@ -268,6 +286,7 @@ class RingSettings:
             replay_log_bytes=self.replay_log_bytes,
             prefix_cache=self.prefix_cache,
             fifo_prompts=api.ttft_target_s is not None,
+            draft_width_max=0 if self.drafter == NONE else self.draft_width_max,
         )
 
 

@@ -207,6 +207,22 @@ class RingForecast:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterReport:
+    """Figures of one drafter of a ring, since the ring was begun or mended."""
+
+    name: str
+    """copy, or the name of a model."""
+    rounds: int
+    """Rounds of requests for which it has guessed."""
+    acceptance: float | None
+    """Share of its guesses that came true, of those that followed right ones; None: none did."""
+    width: float
+    """Tokens that it has guessed in a round, as a mean."""
+    tokens_per_round: float
+    """Tokens that came of such a round; 1 without guesses."""
+
+
+@dataclass(frozen=True, slots=True)
 class RingReport:
     """Ring that serves; the first stage is its head."""
 
@@ -226,6 +242,8 @@ class RingReport:
     """Number of the ring, counted since the coordinator's start."""
     forecast: RingForecast | None
     """None: its nodes were not measured."""
+    drafters: tuple[DrafterReport, ...] = ()
+    """Those who have guessed tokens."""
 
     @property
     def round_s(self) -> float | None:

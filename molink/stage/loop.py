@@ -193,6 +193,7 @@ class StageLoop:
         log.go_on(resume.without(kept.missing))
         self._rows.clear()
         self._late.clear()
+        self.drafting.begin_epoch()
         core = self.new_core(self.layers, command, source.room, kept, source if stays else None)
         self.core = RecordedCore.begin(core, self.events.events, time.monotonic())
         self.reports.follow(core)

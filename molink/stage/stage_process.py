@@ -267,7 +267,7 @@ def main() -> None:
         commands = supervisor.expect_join, supervisor.next_command
         talk = supervisor.report, *commands, supervisor.steer
         engine = LocalEngine(cache(load_tokenizer), start_lender)
-        loop = start_stage(engine, load, *talk, arguments.event_log)
+        loop = start_stage(engine, LocalEngine, load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:
         supervisor.report(_failure(error))

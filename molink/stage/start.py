@@ -10,7 +10,7 @@ from pathlib import Path
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared
 from molink.stage.cache.stage_cache import StageCache
-from molink.stage.drafting.protocol import NoDrafting
+from molink.stage.drafting.loading import drafters_of
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extender, loaded_stage, progress_to
 from molink.stage.health.head_health import with_head
@@ -45,6 +45,7 @@ COMPUTE_NICENESS = 5
 
 def start_stage(
     engine: Engine,
+    new_engine: Callable[[], Engine],
     load: LoadStage,
     report: Callable[[Fact], None],
     expect_join: Callable[[], EnterRing],
@@ -53,13 +54,13 @@ def start_stage(
     event_log: Path | None = None,
 ) -> StageLoop:
     """Load, report, wait for the ring, connect; the links are steered from when they listen. The
-    loop asks `next_command` whether its ring goes on in another epoch.
-    `event_log` is a file in which to write all that the stage is told.
+    loop asks `next_command` whether its ring goes on in another epoch. `new_engine` makes one for a
+    model that drafts; `event_log` is a file in which to write all that the stage is told.
 
     Raises UserError or StageError with one sentence.
     """
     layers = engine.prepare(load, progress_to(report))
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    drafters = drafters_of(load, layers, new_engine)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys)
     stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake)
@@ -71,14 +72,12 @@ def start_stage(
     sent = _sent_log(layers, join)
     shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)
     working, told = (core, engine, links, sent.packing), stage_cache.host.reporter(report)
+    told_of = *working, told, recent, shadowing, drafters.after(with_head), join.ring.audited
+    recorded = RecordedCore.begin(core, events.events, time.monotonic())
     return StageLoop(
-        core=RecordedCore.begin(core, events.events, time.monotonic()),
-        engine=engine,
-        layers=layers,
-        links=links,
-        packing=sent.packing,
+        *(recorded, engine, layers, links, sent.packing),
         end_rules=EndRules(layers.tokenizer),
-        reports=HealthReports(*working, told, recent, shadowing, with_head, join.ring.audited),
+        reports=HealthReports(*told_of),
         events=events,
         sent=sent,
         shadowing=shadowing,
@@ -87,7 +86,7 @@ def start_stage(
         extend=Extender(engine, stage_cache, report, steer),
         report=report,
         cache=stage_cache,
-        drafting=NoDrafting(),
+        drafting=drafters,
     )
 
 
@@ -108,5 +107,7 @@ def _sent_log(layers: Prepared, join: EnterRing) -> SentLog:
 
 
 def _yield_to_links() -> None:
-    """Lower this thread's priority; the link threads, started before, keep theirs."""
+    """Lower this thread's priority, and let it keep the interpreter for less long: link threads,
+    started before, keep theirs."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)

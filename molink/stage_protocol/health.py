@@ -29,6 +29,9 @@ the coordinator checks them by the same rules first."""
 WITHOUT_ROOM_MAX = 64
 """Requests in one report of a head for which there is no room now; of more the first are told."""
 
+DRAFTERS_MAX, DRAFTER_CHARS_MAX = 4, 64
+"""Drafters of a head, and characters of the name of one."""
+
 SKETCHES_MAX, SKETCH_NUMBERS_MAX = 32, 2048
 """Prompts in one report where rings are audited, and numbers of them all together: 20 KB. One
 prompt has as many in a model of 500 layers."""
@@ -94,6 +97,21 @@ class HostCacheHealth:
     held_bytes: int
     why_less: Annotated[str, MaxLen(300), Predicate(str.isprintable)] = ""
     """Why it is not more, a clause; empty: all that is lent is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterHealth:
+    """Figures of one drafter of a ring's head since the ring's epoch began."""
+
+    name: Annotated[str, MaxLen(DRAFTER_CHARS_MAX), Predicate(str.isprintable)]
+    rounds: int = 0
+    """Rounds of users for which it has guessed."""
+    drafts: int = 0
+    """Tokens that it has guessed."""
+    tried: int = 0
+    """Guesses that followed right ones: what came behind a wrong one says nothing."""
+    right: int = 0
+    """Guesses that came true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +187,5 @@ class StageHealth:
     without_room: Annotated[tuple[int, ...], MaxLen(WITHOUT_ROOM_MAX)] = ()
     """Requests that wait, on the head, until the ring has as much room for KV again as they may
     need: the ring's number of each."""
+    drafters: Annotated[tuple[DrafterHealth, ...], MaxLen(DRAFTERS_MAX)] = ()
+    """Drafters, on the head of a ring that has some."""

@@ -55,6 +55,17 @@ class StageWork:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftModel:
+    """Small model that drafts for the ring whose head a stage is."""
+
+    model: str
+    """A local directory, or a hub id."""
+    layers: Annotated[int, Ge(1)]
+    name: Annotated[str, Predicate(str.isprintable)]
+    """Name for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadStage:
     """Command: load these layers and listen for the links that lead here."""
 
@@ -74,6 +85,8 @@ class LoadStage:
     """Bytes of its device's memory, at most; None: what there is."""
     cache_room: CacheRoom | None = None
     """Room for cached KV; None: it stays in the device's memory."""
+    drafter: DraftModel | None = None
+    """Model that drafts, on the head of a ring; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,10 @@ OTHER_MEANING = {
 }
 """Options of other commands that have a setting's name and are none of its."""
 
-TOLD_TO_STAGES = {"micro_batch_count", "span_tokens", "replay_log_bytes", "prefix_cache"}
+TOLD_TO_STAGES = {
+    *("micro_batch_count", "span_tokens", "replay_log_bytes", "prefix_cache"),
+    "draft_width_max",
+}
 """Settings that are fields of `RingTerms` too, which the core and the wire know."""
 
 

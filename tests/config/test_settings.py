@@ -169,3 +169,25 @@ def test_a_cap_on_weights_is_kept_in_bytes():
 def test_what_cannot_be_is_refused_by_name(option, values):
     with pytest.raises(UserError, match=option):
         up_settings(**values)
+
+
+@pytest.mark.parametrize("drafter", ["none", "auto", "copy"])
+def test_a_ring_without_a_drafter_is_told_of_no_width(drafter):
+    for settings_with in (serve_settings, up_settings):
+        settings = settings_with(drafter=drafter, draft_width_max=5)
+        terms = settings.ring.terms(settings.api)
+        assert terms.draft_width_max == (0 if drafter == "none" else 5)
+        assert not terms.draft_width_fixed
+
+
+@pytest.mark.parametrize("width", [-1, 0, 17, 1000])
+def test_a_width_that_no_span_has_is_refused(width):
+    with pytest.raises(UserError, match="--draft-width-max must be 1 to 16"):
+        serve_settings(draft_width_max=width)
+
+
+def test_drafters_that_are_none_are_refused():
+    with pytest.raises(UserError, match="--drafter tail"):
+        serve_settings(drafter="tail")
+    with pytest.raises(UserError, match="runs in molink serve"):
+        up_settings(drafter="/models/small")

@@ -91,6 +91,7 @@ class FakeRing:
                     tiers=self.tiers,
                     state_snapshots=self.state_snapshots,
                     draft_width_max=self.drafter.width if self.drafter else 0,
+                    draft_width_fixed=True,
                 ),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )

@@ -162,6 +162,7 @@ class ToyRing:
                 state_snapshots=WINDOW_SNAPSHOTS,
                 can_go_back=self.window is not None,
                 draft_width_max=self.drafter.width if self.drafter else 0,
+                draft_width_fixed=True,
             )
             stays = before is not None and resume.chains_stay
             directory = before.core.source.book.cache if stays else None

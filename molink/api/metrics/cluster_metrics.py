@@ -14,7 +14,14 @@ from prometheus_client.registry import Collector
 
 from molink.control.messages.payloads import NodeState
 from molink.printable import printable_line
-from molink.report.cluster import CacheReport, ClusterReport, RingLink, StageReport
+from molink.report.cluster import (
+    CacheReport,
+    ClusterReport,
+    DrafterReport,
+    RingLink,
+    RingReport,
+    StageReport,
+)
 from molink.report.nodes import ContributionReport
 
 NODE_LABELS_MAX = 128
@@ -159,7 +166,24 @@ def _whole(report: ClusterReport) -> Iterator[Metric]:
     yield labelled(GaugeMetricFamily, "molink_nodes", "Nodes in each state.", "state", states)
     counts = {"running": report.running, "waiting": report.waiting}
     yield labelled(GaugeMetricFamily, "molink_requests", "Requests by state.", "state", counts)
+    yield from _drafted(report.rings)
     yield from _cached([ring.prefix_cache for ring in report.rings if ring.prefix_cache])
+
+
+def _drafted(rings: Sequence[RingReport]) -> Iterator[Metric]:
+    """Metrics of drafters, of each the ring's that it has guessed most for."""
+    most = {one.name: one for one in sorted(_drafters(rings), key=lambda one: one.rounds)}
+    for name, words, figure in (
+        ("molink_draft_acceptance", "Share of drafts that came true.", "acceptance"),
+        ("molink_draft_width", "Drafts of a round.", "width"),
+        ("molink_draft_tokens_per_round", "Tokens of a round.", "tokens_per_round"),
+    ):
+        values = {one: getattr(drafter, figure) or 0.0 for one, drafter in most.items()}
+        yield labelled(GaugeMetricFamily, name, words, "drafter", values)
+
+
+def _drafters(rings: Sequence[RingReport]) -> list[DrafterReport]:
+    return [one for ring in rings for one in ring.drafters]
 
 
 def _cached(caches: Sequence[CacheReport]) -> Iterator[Metric]:

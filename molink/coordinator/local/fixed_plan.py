@@ -23,7 +23,7 @@ from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, P
 from molink.errors import UserError
 from molink.serving.served_model import public_name
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import LoadStage
+from molink.stage_protocol.messages import DraftModel, LoadStage
 from molink_scheduler.link.upload_budget import check_cap
 
 LOCAL_ADDRESS = "127.0.0.1"
@@ -55,6 +55,8 @@ class RingPlan:
     log_format: str = "text"
     cache_room: CacheRoom | None = None
     """Room that this PC has for cached KV; None: there is none."""
+    drafter: DraftModel | None = None
+    """Model that drafts beside the head's layers; None: there is none."""
 
     def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
@@ -64,6 +66,7 @@ class RingPlan:
             address=LOCAL_ADDRESS,
             stages_here=self.nodes,
             cache_room=self.cache_room and self.cache_room.shared_by(self.nodes),
+            drafter=self.drafter if work.layers[0] == 0 else None,
         )
 
     def name(self, index: int) -> str:

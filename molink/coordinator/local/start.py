@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +43,7 @@ from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.errors import UserError
 from molink.node.stage_handle import WarmStage
+from molink.serving.drafter import draft_model
 from molink.serving.model_card import ModelCard
 from molink.tasks import background_tasks
 from molink.version import version
@@ -61,7 +63,8 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     operator can mend; ends with StageError or UserError when the first ring does not stand.
     """
     model = model_of(settings.served)
-    plan = fixed_plan(settings, model.path, model.description)
+    drafter = draft_model(settings.ring.drafter, model)
+    plan = replace(fixed_plan(settings, model.path, model.description), drafter=drafter)
     free_bytes = psutil.virtual_memory().available
     check_memory(plan.works, model.path, free_bytes, settings.ring.standbys)
     async with AsyncExitStack() as stack:

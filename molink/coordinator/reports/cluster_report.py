@@ -22,7 +22,7 @@ from molink.report.cluster import (
     RingReport,
 )
 from molink.report.nodes import NodeReport
-from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.health import DrafterHealth, PackingHealth, StageHealth
 from molink.version import version
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.link.facts import LinkReport
@@ -106,6 +106,18 @@ def ring_report(
         requests_left_lying=prospects.watch.lying,
         number=number,
         forecast=forecast,
+        drafters=tuple(_drafter(one) for one in (head or NO_HEALTH).drafters if one.rounds),
+    )
+
+
+def _drafter(of_head: DrafterHealth) -> cluster.DrafterReport:
+    rounds, tried = of_head.rounds, of_head.tried
+    return cluster.DrafterReport(
+        of_head.name,
+        rounds,
+        of_head.right / tried if tried else None,
+        of_head.drafts / rounds,
+        1 + of_head.right / rounds,
     )
 
 

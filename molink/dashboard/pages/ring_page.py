@@ -83,6 +83,9 @@ def _title(ring: RingReport, width: int, glyphs: Glyphs) -> Line:
         parts.append(f", round {seconds(ring.round_s)}")
     requests = ring.requests
     parts += ["  ", TextSpan(f"{requests.running} running, {requests.waiting} waiting", "bold")]
+    if guessed := max(ring.drafters, key=lambda one: one.rounds, default=None):
+        drafts = f"  {glyphs.text(guessed.name)} {guessed.tokens_per_round:.1f} tokens a round"
+        parts.append(TextSpan(drafts, "dim"))
     wire: list[TextSpan | str] = []
     if ring.wire.codec:
         wire = ["  ", TextSpan(f"wire {glyphs.text(ring.wire.codec)}", "dim")]

@@ -31,6 +31,9 @@ class Drafting(Protocol):
     def forget(self, request_id: int) -> None:
         """Forget a request, and its question; one that is unknown is fine."""
 
+    def begin_epoch(self) -> None:
+        """The ring goes on in another epoch: forget all requests and questions."""
+
 
 class NoDrafting:
     """Drafters of a stage that has none. Its core asks nothing; whoever asks is told of nothing."""
@@ -55,3 +58,7 @@ class NoDrafting:
     def forget(self, request_id: int) -> None:
         """Forget a request's question."""
         self._asked.pop(request_id, None)
+
+    def begin_epoch(self) -> None:
+        """Forget all questions."""
+        self._asked.clear()

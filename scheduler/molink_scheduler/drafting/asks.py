@@ -54,3 +54,5 @@ class Drafted:
     """Fact: drafters have answered."""
 
     drafts: tuple[Draft, ...]
+    step_s: float = 0.0
+    """Usual seconds of theirs for one more draft of all who ask."""

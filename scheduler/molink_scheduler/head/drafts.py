@@ -14,18 +14,21 @@ How many drafts are worth it is judged elsewhere (`Widths`), from what comes tru
 Pure.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from molink_scheduler.batch import DRAFTS_MAX, Span
 from molink_scheduler.drafting.asks import AskDrafts, Draft, DraftAsk, Drafted
+from molink_scheduler.drafting.widths import DraftWidths
 from molink_scheduler.events import Refuse
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import ModelLimits
+from molink_scheduler.timing.round_model import RoundModel
 
 DRAFTED_ROWS_MAX = 128
 """Most rows of a micro-batch that has drafts, the most of a step that is recorded on a card: more
@@ -40,6 +43,15 @@ class Widths(Protocol):
 
     def judged(self, request_id: int, tried: int, right: int) -> None:
         """Of a span's drafts, `tried` of them, the first `right` ones came true."""
+
+    def drafted(self, step_s: float) -> None:
+        """One more draft of all takes the drafters so long."""
+
+    def round_completed(
+        self, model: Callable[[], RoundModel | None], count: int, prefill_share: float
+    ) -> None:
+        """One of `count` micro-batches is back; what the next ones will cost, and what prompts take
+        of the devices."""
 
     def forget(self, request_id: int) -> None:
         """Forget a request; one that is unknown is fine."""
@@ -58,6 +70,14 @@ class FixedWidths:
     def judged(self, request_id: int, tried: int, right: int) -> None:
         """Learn nothing."""
 
+    def drafted(self, step_s: float) -> None:
+        """Learn nothing."""
+
+    def round_completed(
+        self, model: Callable[[], RoundModel | None], count: int, prefill_share: float
+    ) -> None:
+        """Learn nothing."""
+
     def forget(self, request_id: int) -> None:
         """Know nobody."""
 
@@ -72,6 +92,8 @@ class _Asked(NamedTuple):
 @dataclass(slots=True)
 class NoDrafts:
     """Drafts of a head that has no drafter: nobody is asked about."""
+
+    widths: FixedWidths = FixedWidths(0)
 
     def ask(self, sequence: Sequence, *, hold: bool) -> bool:
         """Ask nothing; the sequence departs at once."""
@@ -143,6 +165,7 @@ class HeadDrafts:
     def answered(self, event: Drafted) -> tuple[list[Sequence], list[Refuse]]:
         """The sequences that depart now, and what was wrong with drafts; of those that nobody
         awaits any more a request was cancelled or preempted."""
+        self.widths.drafted(event.step_s)
         ready: list[Sequence] = []
         refused: list[Refuse] = []
         for draft in event.drafts:
@@ -203,4 +226,7 @@ class HeadDrafts:
 def drafts_of(settings: HeadSettings, book: KvBook) -> HeadDrafts | NoDrafts:
     """Drafts of a head with these settings."""
     width = settings.ring.draft_width_max
-    return HeadDrafts(book, FixedWidths(width), settings.limits) if width else NoDrafts()
+    if not width:
+        return NoDrafts()
+    widths = FixedWidths(width) if settings.ring.draft_width_fixed else DraftWidths(width)
+    return HeadDrafts(book, widths, settings.limits)

@@ -75,6 +75,8 @@ class RingTerms:
     bound of one request. Less than its capacity: none are."""
     draft_width_max: int = 0
     """Most drafts of a request's span; 0: the head has no drafter."""
+    draft_width_fixed: bool = False
+    """Whether as many are drafted for everybody, whatever they cost: for measurements."""
 
     def __post_init__(self) -> None:
         for name, value, most in (

@@ -35,12 +35,20 @@ class SomeWidths:
     drafts: int = 4
     seen: list[tuple[int, int, int]] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
+    steps_s: list[float] = field(default_factory=list)
+    rounds: list[tuple[int, float]] = field(default_factory=list)
 
     def width(self, request_id: int) -> int:
         return self.drafts
 
     def judged(self, request_id: int, tried: int, right: int) -> None:
         self.seen.append((request_id, tried, right))
+
+    def drafted(self, step_s: float) -> None:
+        self.steps_s.append(step_s)
+
+    def round_completed(self, model, count, prefill_share) -> None:
+        self.rounds.append((count, prefill_share))
 
     def forget(self, request_id: int) -> None:
         self.forgotten.append(request_id)
@@ -55,7 +63,9 @@ class Head:
     options: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        terms = RingTerms(self.kv_tokens, 4, draft_width_max=DRAFTS_MAX, **self.options)
+        terms = RingTerms(
+            self.kv_tokens, 4, draft_width_max=DRAFTS_MAX, draft_width_fixed=True, **self.options
+        )
         self.core = HeadScheduler(HeadSettings(terms, limits=LIMITS))
         self.widths = self.core.decode.drafts.widths = SomeWidths(self.width)
         self.core.prompts.forecast = NothingGrows()

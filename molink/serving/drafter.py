@@ -1,0 +1,47 @@
+"""Small model that is to draft for a served one: whether it can, and what a ring's head is told.
+
+It must have the words of the model: the same text for each token id, as far as both have it. What
+one of them has beyond the other's last is padding.
+"""
+
+import logging
+from typing import Any
+
+from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.description import describe
+from molink.config.groups import DRAFTERS
+from molink.errors import UserError
+from molink.serving.served_model import ServedModel, load_tokenizer, public_name
+from molink.stage_protocol.messages import DraftModel
+
+log = logging.getLogger(__name__)
+
+
+def draft_model(drafter: str, served: ServedModel) -> DraftModel | None:
+    """The model that `--drafter` names; None where it names none, or one that cannot draft for the
+    served model, which is said in a warning: a ring serves without."""
+    if drafter in DRAFTERS:
+        return None
+    try:
+        return _checked(drafter, served)
+    except (UserError, OSError, ValueError) as error:
+        log.warning("The ring serves without the drafter %s: %s", drafter, error)
+        return None
+
+
+def _checked(drafter: str, served: ServedModel) -> DraftModel:
+    description = describe(open_checkpoint(drafter))
+    words, own = served.card.tokenizer, load_tokenizer(description)
+    if words is None or own is None:
+        raise UserError("Without a tokenizer of each it is not known whether their words agree.")
+    if (other := first_difference(words, own)) is not None:
+        raise UserError(f"Its words are not the model's: token {other} is another one.")
+    return DraftModel(drafter, description.layers, public_name(drafter))
+
+
+def first_difference(one: Any, other: Any) -> int | None:
+    """The first token id that is not the same word in two tokenizers; None: all are that both could
+    have."""
+    words = [{id_: word for word, id_ in each.get_vocab().items()} for each in (one, other)]
+    ends = range(min(max(each, default=-1) for each in words) + 1)
+    return next((id_ for id_ in ends if words[0].get(id_) != words[1].get(id_)), None)

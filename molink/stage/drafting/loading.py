@@ -1,0 +1,50 @@
+"""Drafters of a stage as it begins: copying on every head, and a small model where one is named."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from molink.engine_protocol.engine import Engine
+from molink.engine_protocol.values import Prepared
+from molink.errors import NoRoomError, StageError
+from molink.stage.drafting.copying import Copying
+from molink.stage.drafting.drafters import Drafters
+from molink.stage.drafting.model_drafter import ModelDrafter
+from molink.stage_protocol.health import DRAFTER_CHARS_MAX
+from molink.stage_protocol.messages import DraftModel, LoadStage
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+
+log = logging.getLogger(__name__)
+
+KV_TOKENS_MAX = 65_536
+"""Tokens of a drafter's KV, at most: 16 users of 4,000 tokens. Further ones are served without."""
+
+
+def drafters_of(load: LoadStage, layers: Prepared, new_engine: Callable[[], Engine]) -> Drafters:
+    """Drafters of a stage that has loaded its layers. A model that cannot draft is named in a
+    warning, and the ring serves without."""
+    if load.drafter is None or not layers.is_head:
+        return Drafters.of(Copying())
+    try:
+        return Drafters.of(Copying(), _loaded(load, load.drafter, layers, new_engine()))
+    except Exception as error:  # Whatever is wrong with its files, or how large it is.
+        log.warning("The ring serves without the drafter %s: %s", load.drafter.name, error)
+        return Drafters.of(Copying())
+
+
+def _loaded(load: LoadStage, drafter: DraftModel, layers: Prepared, engine: Engine) -> ModelDrafter:
+    """The model beside the stage's layers, within what they have left of its memory."""
+    tokens = min(layers.kv_blocks * BLOCK_TOKENS, KV_TOKENS_MAX)
+    work = replace(
+        load.work, layers=(0, drafter.layers), kv_tokens=tokens, kv_dtype="auto", kv_host_tokens=0
+    )
+    lent = load.memory_bytes if layers.loaded.device == "cpu" else None  # A card's limit stands.
+    if lent is not None:
+        lent -= layers.loaded.weights_bytes + layers.kv_blocks * layers.block_bytes
+        if lent <= 0:
+            raise NoRoomError("its PC lends no memory beside the layers of the stage.")
+    alone = LoadStage(drafter.model, work, load.address, load.stages_here, memory_bytes=lent)
+    prepared = engine.prepare(alone, lambda fraction: None)
+    if prepared.loaded.state_slots is not None:
+        raise StageError("its layers keep states, which cannot go back behind a wrong guess.")
+    return ModelDrafter(drafter.name[:DRAFTER_CHARS_MAX], engine, prepared)

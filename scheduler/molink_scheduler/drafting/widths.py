@@ -1,0 +1,199 @@
+"""How many tokens to draft for each user, by what a row costs and what it may bring.
+
+A ring makes so many tokens a second; a draft that makes the cycle longer costs them all. So a row
+is drafted while its chance to be reached and right exceeds the tokens that would be made in the
+seconds that it adds: of the wire and of the devices, which it takes from prompts too. One rule
+widens users who are alone, narrows full rings and turns itself off. A step of the drafter is paid
+once for all users, so rows are handed out depth by depth; handed out one by one, none would pay for
+the step that all of them need. What remains bounded is the gap after a miss: one token after a
+longer round.
+
+Rejected: a table of widths by users, which knows neither links nor how well a text is guessed.
+
+Pure.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import DRAFTS_MAX
+from molink_scheduler.drafting.acceptance import Acceptance
+from molink_scheduler.timing.round_model import (
+    PREFILL_SHARE_FULL,
+    HopCost,
+    RoundModel,
+    StageCost,
+)
+
+GAIN_MIN = 1.1
+"""Times its price that a row must promise: prices and chances are measured, and noisy."""
+
+LINK_FULL, LONGER_MAX, LONGER_MAX_FULL = 0.5, 1.10, 1.03
+"""Round with drafts over the one without, at most; where a link is full for more than so much of
+it, what comes unevenly waits there."""
+
+CYCLE_S_MIN = 1e-6
+"""Least cycle: a ring that has measured none of its costs would make endless tokens a second."""
+
+PROBE_ROUNDS = 32
+"""Rounds without a draft after which one is tried, or a text that can be guessed again would never
+be found out: at most 1 row in 32."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLoad:
+    """What a ring is busy with, from which the price of a row follows."""
+
+    costs: RoundModel
+    """Costs of its stages, the head first, and links."""
+    micro_batch_count: int
+    step_s: float = 0.0
+    """Seconds of the head for one more draft of all users of a micro-batch; 0: drafts are
+    copied."""
+    prefill_share: float = 0.0
+    """Share of the devices' time that prompts take."""
+
+
+class _Cycle:
+    """Time of a cycle by rows and depth; counts of rows are those of all micro-batches."""
+
+    def __init__(self, load: DraftLoad, users: int) -> None:
+        stages, hops = load.costs.stages, load.costs.hops
+        self._count = max(1, min(load.micro_batch_count, users))
+        parts: list[StageCost | HopCost] = [*stages, *hops]
+        self._fixed_s = sum([part.fixed_s for part in parts])
+        self._row_s = sum([part.row_s for part in parts]) / self._count
+        self._stages = [(self._count * one.fixed_s, one.row_s) for one in stages]
+        self._wire_row_s = max([one.row_s for one in hops], default=0.0)
+        self._step_s = load.step_s
+        self._prefill = min(1.0, load.prefill_share / PREFILL_SHARE_FULL)
+
+    def device_s(self, rows: float, depths: int) -> float:
+        """Seconds of the device that a cycle takes most of."""
+        steps = [fixed_s + rows * row_s for fixed_s, row_s in self._stages] or [0.0]
+        steps[0] += self._count * depths * self._step_s
+        return max(steps)
+
+    def cycle_s(self, rows: float, depths: int) -> float:
+        """Seconds until every user has been round once."""
+        trip_s = self._fixed_s + rows * self._row_s + depths * self._step_s
+        return max(trip_s, self.device_s(rows, depths), rows * self._wire_row_s)
+
+    def cost_s(self, rows: float, depths: int) -> float:
+        """The same, and beside prompts what it takes from them."""
+        return self.cycle_s(rows, depths) + self._prefill * self.device_s(rows, depths)
+
+    def may_last_s(self, users: int, rows: float, depths: int) -> float:
+        """Longest cycle of so many rows, of which users without drafts take one each."""
+        is_full = rows * self._wire_row_s > LINK_FULL * self.cycle_s(rows, depths)
+        return self.cycle_s(users, 0) * (LONGER_MAX_FULL if is_full else LONGER_MAX)
+
+
+def wanted_widths(chances: dict[int, float], load: DraftLoad, most: int) -> dict[int, int]:
+    """Drafts for each user, by the chance of each to be right where those before it were."""
+    users = len(chances)
+    cycle, widths = _Cycle(load, users), dict.fromkeys(chances, 0)
+    reached, rows, tokens = dict(chances), users, float(users)
+    for depth in range(1, most + 1):
+        deeper = _worth(reached, cycle, users, rows, depth, tokens)
+        if not deeper:
+            break
+        rows += len(deeper)
+        tokens += sum([reached[user] for user in deeper])
+        reached = {user: reached[user] * chances[user] for user in deeper}
+        widths |= dict.fromkeys(deeper, depth)
+    return widths
+
+
+def _worth(
+    reached: dict[int, float], cycle: _Cycle, users: int, rows: int, depth: int, tokens: float
+) -> list[int]:
+    """Those of the users drafted for so far who are worth one draft more, the likeliest first:
+    together they must pay for the drafter's step."""
+    now_s = cycle.cost_s(rows, depth - 1)
+    price_per_s = GAIN_MIN * tokens / max(cycle.cycle_s(rows, depth - 1), CYCLE_S_MIN)
+    likeliest = sorted(reached, key=reached.__getitem__, reverse=True)
+    gain, most, worth = 0.0, 0.0, 0
+    for count, user in enumerate(likeliest, 1):
+        if cycle.cycle_s(rows + count, depth) > cycle.may_last_s(users, rows + count, depth):
+            break
+        gain += reached[user]
+        net = gain - price_per_s * (cycle.cost_s(rows + count, depth) - now_s)
+        if net > most:
+            most, worth = net, count
+    return likeliest[:worth]
+
+
+@dataclass(slots=True)
+class _User:
+    """One who decodes: how many drafts, and rounds since there were some."""
+
+    width: int = 0
+    rounds_without: int = 0
+
+    def probing(self) -> int:
+        """Drafts of this round: now and then one where none is worth its price."""
+        self.rounds_without = 0 if self.width else self.rounds_without + 1
+        if self.rounds_without < PROBE_ROUNDS:
+            return self.width
+        self.rounds_without = 0
+        return 1
+
+
+@dataclass(slots=True)
+class DraftWidths:
+    """Width of each user's next round."""
+
+    most: int = DRAFTS_MAX
+    acceptance: Acceptance = field(init=False, default_factory=Acceptance)
+    _round: tuple[Callable[[], RoundModel | None], int, float] | None = field(
+        init=False, default=None
+    )
+    """Model of the last round, how many micro-batches circled, and what prompts took."""
+    _step_s: float = field(init=False, default=0.0)
+    _users: dict[int, _User] = field(init=False, default_factory=dict)
+    _rounds_left: int = field(init=False, default=0)
+    """Rounds of users until widths are chosen anew: once a cycle."""
+
+    def width(self, request_id: int) -> int:
+        """Drafts for a request that is about to depart."""
+        user = self._users.setdefault(request_id, _User())
+        self._rounds_left -= 1
+        if self._rounds_left < 0:
+            self._choose()
+        return min(user.probing(), self.most)
+
+    def judged(self, request_id: int, tried: int, right: int) -> None:
+        """Of so many drafts of a request the first `right` came true."""
+        self.acceptance.judged(request_id, tried, right)
+
+    def drafted(self, step_s: float) -> None:
+        """One more draft of all takes the drafters so long."""
+        self._step_s = step_s
+
+    def round_completed(
+        self, model: Callable[[], RoundModel | None], count: int, prefill_share: float
+    ) -> None:
+        """One of `count` micro-batches is back; what the next ones will cost, and what prompts take
+        of the devices."""
+        self._round = model, count, prefill_share
+
+    def forget(self, request_id: int) -> None:
+        """A request has ended, or sits out; one that is unknown is fine."""
+        self._users.pop(request_id, None)
+        self.acceptance.forget(request_id)
+
+    def _choose(self) -> None:
+        """Choose all widths anew. They at most double, as the cost of a row is not known before
+        rows have been seen beside others."""
+        self._rounds_left = len(self._users) - 1
+        if self._round is None:
+            return
+        model, count, prefill_share = self._round
+        if (costs := model()) is None:
+            return
+        load = DraftLoad(costs, count, self._step_s, prefill_share)
+        chances = {one: self.acceptance.chance(one) for one in self._users}
+        wanted = wanted_widths(chances, load, self.most)
+        for request_id, user in self._users.items():
+            user.width = min(wanted[request_id], 2 * user.width + 1)
