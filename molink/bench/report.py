@@ -2,7 +2,8 @@
 
 Times are those that a user feels: `ttft_s` from sending to the first token, `tpot_s` the mean time
 between one request's tokens after the first, `gap_s` every single gap between neighbouring tokens
-of all requests (its p99 shows the stutter that a mean hides), `latency_s` from sending to the end.
+of all requests that did not come together (its p99 shows the stutter that a mean hides),
+`latency_s` from sending to the end.
 Only finished requests count; failed ones are counted apart, and their tokens are not in
 `tokens_per_s`.
 """
@@ -31,7 +32,9 @@ def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
         "tpot_s": spread(
             [_tpot_s(record.token_times_s) for record in good if len(record.token_times_s) > 1]
         ),
-        "gap_s": spread([b - a for record in good for a, b in pairwise(record.token_times_s)]),
+        "gap_s": spread(
+            [b - a for record in good for a, b in pairwise(record.token_times_s) if b > a]
+        ),
         "latency_s": spread([record.end_s - record.start_s for record in good]),
         "tokens_per_s": tokens / wall_s if wall_s > 0 else 0.0,
         "finished": len(good),

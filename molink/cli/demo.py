@@ -75,7 +75,7 @@ async def _one_answer(service: "GenerationService", prompt: str, *, as_json: boo
     arrivals, answer = [], ""
     started = time.monotonic()
     async for event in service.generate(_request(service.card, prompt)):
-        arrivals.append(time.monotonic())
+        arrivals += [time.monotonic()] * len(event.token_ids)
         answer += event.text
         tell(event.text)
     speed = _speed(started, arrivals)

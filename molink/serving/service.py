@@ -65,6 +65,8 @@ class GenerationRequest:
     targets: Targets = NO_TARGETS
     """Targets for the first token and those after it, or the request is refused; the operator's,
     where they say nothing."""
+    prediction: tuple[int, ...] = ()
+    """Tokens that the answer is expected to repeat; they change no answer."""
     packed: bytes = field(default=b"", compare=False, repr=False)
     """Prompt as rings take it and directories of cached prefixes compare it; packed once, when the
     request is made."""

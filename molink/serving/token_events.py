@@ -4,6 +4,7 @@ Text is cut where a service makes these, not in the API: a `TokenEvent` carries 
 (complete characters, nothing that may still turn out to begin a stop string).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -40,3 +41,25 @@ class TokenEvent:
     end. "deadline", with "length", where the request's own deadline has ended it (`deadline`)."""
     prompt_logprobs: tuple[PromptLogprob, ...] = ()
     """Log-probabilities of the prompt's tokens behind its first, with the first token, if asked."""
+    texts: tuple[str, ...] = ()
+    """Pieces of `text`, one for each of several tokens; empty: all of it came with one token."""
+    drafts: int = 0
+    """Drafts that the ring has verified for these tokens. Those right are all of them but the last,
+    which the ring has drawn behind them."""
+
+    def by_token(self) -> Iterator["TokenEvent"]:
+        """The same news, an event for each token: readers of an answer tell by tokens where a part
+        of it begins."""
+        if len(self.texts) < 2:
+            yield self
+            return
+        last = len(self.texts) - 1
+        for place, text in enumerate(self.texts):
+            yield TokenEvent(
+                self.token_ids[place : place + 1],
+                text,
+                self.logprobs[place : place + 1],
+                self.finish_reason if place == last else None,
+                self.stop_reason if place == last else None,
+                self.prompt_logprobs if place == 0 else (),
+            )

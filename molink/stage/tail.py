@@ -4,6 +4,7 @@ length. Of the tokens of a batch that are one sequence's, what follows its end i
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink.serving.model_card import ChatTokenizer
@@ -52,10 +53,7 @@ class EndRules:
             replace(empty, scores=tuple(scores[start : start + SAMPLES_MAX]))
             for start in range(0, len(scores), SAMPLES_MAX)
         ]
-        copies += [
-            _copy(batch, samples[start : start + SAMPLES_MAX], waits)
-            for start in range(0, len(samples), SAMPLES_MAX)
-        ]
+        copies += [_copy(batch, some, waits) for some in _in_messages(samples)]
         return returned, copies
 
     def _judged(self, drawn: Iterable[DrawnToken]) -> Iterator[TokenSample]:
@@ -130,9 +128,24 @@ def _refused(batch: Batch, scores: Iterable[PromptScore]) -> dict[int, FinishRea
     return refused | {one.request_id: _FINISHES[one.fault] for one in batch.refused}
 
 
+def _in_messages(samples: Iterable[TokenSample]) -> list[list[TokenSample]]:
+    """The tokens of each message to the coordinator: all of a request's are in one."""
+    messages = list[list[TokenSample]]()
+    for _, own in groupby(samples, lambda one: one.request_id):
+        some = list(own)
+        if not messages or len(messages[-1]) + len(some) > SAMPLES_MAX:
+            messages.append([])
+        messages[-1] += some
+    return messages
+
+
 def _copy(
-    batch: Batch, samples: tuple[TokenSample, ...], waits: Mapping[int, tuple[float, int]]
+    batch: Batch, samples: Iterable[TokenSample], waits: Mapping[int, tuple[float, int]]
 ) -> Sampled:
     """Message to the coordinator about some tokens."""
-    told = tuple((s.request_id, *waits[s.request_id]) for s in samples if s.request_id in waits)
-    return Sampled(batch.batch_class, batch.micro_batch, (), samples, (), told)
+    own = dict.fromkeys(one.request_id for one in samples)
+    told = tuple((one, *waits[one]) for one in own if one in waits)
+    drafts = ((span.request_id, len(span.drafts)) for span in batch.spans if span.drafts)
+    drafted = tuple((one, count) for one, count in drafts if one in own)
+    tokens = tuple(samples)
+    return Sampled(batch.batch_class, batch.micro_batch, (), tokens, waits=told, drafted=drafted)

@@ -174,6 +174,8 @@ class Sampled:
     and its cached tokens; empty on the way there."""
     scores: tuple[PromptScore, ...] = ()
     """Scores of prompts' tokens, where users asked for them; empty on the way to the head."""
+    drafted: tuple[tuple[int, int], ...] = ()
+    """Requests of which drafts were verified, and how many; empty on the way to the head."""
 
 
 Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache | SetCapacity

@@ -21,6 +21,7 @@ __all__ = [
     "LOGIT_BIAS_COUNT_MAX",
     "LOGIT_BIAS_MAX",
     "LOGPROBS_MAX",
+    "PREDICTION_TOKENS_MAX",
     "PRIORITY_MAX",
     "STOP_COUNT_MAX",
     "WISHES_MAX",
@@ -66,6 +67,10 @@ GRAMMAR_CHAR_BYTES, LOGIT_BIAS_BYTES = 4, 64
 """Bytes of a character in UTF-8 at most; of a pair in memory, where an array takes more than its
 bytes on the wire."""
 
+
+PREDICTION_TOKENS_MAX = 2**16
+"""Most tokens of an answer's expected text: a source file of some 7,000 lines, a third of a
+megabyte on the way to the head."""
 
 WISHES_MAX = 4
 """Wishes of one request: Anthropic's limit for blocks with `cache_control`."""
@@ -206,6 +211,9 @@ class Request:
     wishes: WishedTokens = ()
     """First tokens of the prompt that its sender wishes to stay cached, and how long
     (`kv.wishes`)."""
+    prediction: tuple[int, ...] = ()
+    """Tokens of a text that the answer is expected to repeat, as an edited file does: one more text
+    to copy drafts from. It changes no answer."""
 
     def __post_init__(self) -> None:
         if not self.prompt or len(self.prompt) % TOKEN_BYTES:
@@ -215,6 +223,8 @@ class Request:
             raise ValueError(f"a cache's salt takes at most {CACHE_SALT_CHARS_MAX} characters")
         if len(self.wishes) > WISHES_MAX:
             raise ValueError(f"a request has at most {WISHES_MAX} wishes")
+        if len(self.prediction) > PREDICTION_TOKENS_MAX:
+            raise ValueError(f"a prediction takes at most {PREDICTION_TOKENS_MAX} tokens")
         for tokens, keep_s in self.wishes:
             _check_range("a wish's tokens", tokens, 1, self.prompt_tokens)
             _check_range("a wish's seconds", keep_s, 1, KEEP_S_MAX)

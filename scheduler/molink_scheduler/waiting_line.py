@@ -13,7 +13,7 @@ Nobody is refused for a short line, whatever its pace, and before a pace is know
 only: a ring that has just begun should take its first users, however many come at once.
 
 Where KV is plenty nobody waits: all begin, and all become slower, until no answer comes in time. So
-a ring also takes no more once tokens follow each other much later than they have with fewer users.
+a ring also takes no more once rounds follow each other much later than they have with fewer users.
 
 Rejected: tokens that are outstanding over the ring's tokens per second, because most requests may
 generate far more than they do. The latest wait, which tells how long the line was before a flood.
@@ -56,12 +56,12 @@ RUNNING_MIN = 16
 """Requests that may run, however slow they are."""
 
 SLOWER_MAX = 2.5
-"""Most times as long between two tokens as with few users: micro-batches keep devices and links
+"""Most times as long for a round as with few users: micro-batches keep devices and links
 busy from about twice on, and more users then only share what there is."""
 
 GAPS_REMEMBERED = 256
-"""Tokens over which the time between two is smoothed: some rounds of sixteen users, so that what
-comes late and all at once counts as what it was on average."""
+"""Gaps over which the time of a round is smoothed: some rounds of sixteen users, so that what comes
+late and all at once counts as what it was on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class WaitingLine:
     """Waits that came for those forecasts; older ones count less."""
     _gaps: int = field(init=False, default=0)
     _gap_s: float = field(init=False, default=0.0)
-    """Seconds between two tokens of one request, smoothed."""
+    """Seconds of a round of one request, smoothed."""
     _least_gap_s: float = field(init=False, default=math.inf)
 
     def joined(self, now: float) -> Wait:
@@ -119,8 +119,10 @@ class WaitingLine:
         self.waiting -= 1
         self.running += 1
 
-    def token_came(self, gap_s: float) -> None:
-        """Note that a request that runs has another token, so long after the one before."""
+    def round_came(self, gap_s: float) -> None:
+        """Note that a request that runs has more, so long after what it had before: one token, or
+        several of a round with drafts. Text that can be guessed now and then, and not always, is no
+        ring that has become slow."""
         self._gaps += 1
         self._gap_s += (gap_s - self._gap_s) / min(self._gaps, GAPS_REMEMBERED)
         if self._gaps >= GAPS_REMEMBERED:

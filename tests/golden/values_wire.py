@@ -153,6 +153,18 @@ def scores_to_the_coordinator():
 
 
 @FRAMES.value
+def submit_with_a_prediction():
+    prediction = (0, 5, 128_255, 2**31)
+    return Submit(Request(7, token_bytes((3,)), SAMPLING, prediction=prediction)), 1
+
+
+@FRAMES.value
+def sampled_drafts_to_the_coordinator():
+    tokens = (TokenSample(1, 42), TokenSample(1, 7), TokenSample(2, 9, FinishReason.STOP))
+    return Sampled(BatchClass.DECODE, 3, (), tokens, drafted=((1, 16), (2, 0))), 9
+
+
+@FRAMES.value
 def sampled_of_nothing():
     return Sampled(BatchClass.PREFILL, -1, (), ()), 0
 

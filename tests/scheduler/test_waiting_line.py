@@ -104,7 +104,7 @@ def running(line: WaitingLine, users: int, gap_s: float, rounds: int) -> Waiting
     for _ in range(users - line.running):
         line.began(line.joined(0.0), 0.0)
     for _ in range(rounds * users):
-        line.token_came(gap_s)
+        line.round_came(gap_s)
     return line
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink.stage.tail import EndRules
-from molink.wire.frames import FinishReason, PromptScore
-from molink_scheduler.batch import Admission, Batch, BatchClass, Refusal, RowFault, Span
+from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore
+from molink_scheduler.batch import DECODE, Admission, Batch, BatchClass, Refusal, RowFault, Span
 from molink_scheduler.request import SamplingParams
 
 
@@ -130,3 +130,21 @@ def test_what_is_no_number_ends_without_a_token_and_others_have_theirs():
     }
     assert [score.request_id for copy in copies for score in copy.scores] == [1]
     assert [token for copy in copies for token in copy.tokens] == list(returned.tokens)
+
+
+def test_the_coordinator_hears_of_drafts_and_has_a_requests_tokens_in_one_message():
+    """Users are told all tokens of a round together, however full a message is."""
+    rules = EndRules(None)
+    requests = range(1, SAMPLES_MAX // 17 + 3)
+    spans = tuple(Span(one, 3, 20, True, (5,) * 16) for one in requests)
+    admissions = tuple(Admission(one, 3, 90, SamplingParams(max_tokens=80)) for one in requests)
+    batch = Batch(1, DECODE, 0, spans, admissions)
+    drawn = [DrawnToken(one, 7) for one in requests for _ in range(17)]
+    returned, copies = rules.sampled(batch, drawn)
+    assert not returned.drafted and len(returned.tokens) == len(drawn)
+    assert len(copies) == 2 and all(len(one.tokens) <= SAMPLES_MAX for one in copies)
+    assert [token for one in copies for token in one.tokens] == list(returned.tokens)
+    for one in copies:
+        own = {token.request_id for token in one.tokens}
+        assert one.drafted == tuple((request_id, 16) for request_id in sorted(own))
+    assert len([request_id for one in copies for request_id, _ in one.drafted]) == len(requests)

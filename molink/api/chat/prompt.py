@@ -118,7 +118,9 @@ class PartReader:
 
     def push(self, event: TokenEvent) -> list[Part]:
         """Parts that became clear with an event; with the last one `Finished`, too."""
-        parts, self._begun = self._begun + self._text.push(event.text), []
+        parts, self._begun = self._begun, []
+        for one in event.by_token():
+            parts = parts + self._text.push(one.text)
         if event.finish_reason is not None:
             parts = parts + self._text.finish()
         parts = [part for part in parts if self._is_shown(part)]

@@ -40,7 +40,7 @@ class Spent:
     _is_thinking: bool = False
 
     def count(self, event: TokenEvent, parts: Sequence[Part]) -> None:
-        """Count the tokens of an event, from which `parts` came. A token without parts goes with
+        """Count the token of an event, from which `parts` came. A token without parts goes with
         those before it: it belongs to a mark, or to half a character."""
         for part in parts:
             if not isinstance(part, Finished):
@@ -178,18 +178,19 @@ async def write_kept(
 async def _event_batches(
     prompt: ChatPrompt, events: AsyncIterator[TokenEvent], writer: TypedWriter
 ) -> AsyncIterator[list[Event]]:
-    """The events that are to be sent together with each token, where there are any."""
+    """The events that are to be sent together with each round's tokens, where there are any."""
     reader, spent, logprobs = prompt.reader(), Spent(len(prompt.token_ids)), TextLogprobs()
     async for event in events:
         batch = list[Event]()
-        parts = reader.push(event)
-        spent.count(event, parts)
-        for part in logprobs.attached(event, parts):
-            if isinstance(part, Finished):
-                batch += writer.ended(part.reason, event.stop_reason, spent)
-                batch[-1] = {**batch[-1], "molink": served_by()}
-            else:
-                batch += writer.wrote(part)
+        for one in event.by_token():
+            parts = reader.push(one)
+            spent.count(one, parts)
+            for part in logprobs.attached(one, parts):
+                if isinstance(part, Finished):
+                    batch += writer.ended(part.reason, one.stop_reason, spent)
+                    batch[-1] = {**batch[-1], "molink": served_by()}
+                else:
+                    batch += writer.wrote(part)
         if batch:
             yield batch
 
@@ -201,10 +202,11 @@ async def _write_whole(
     reader, spent, answer = prompt.reader(), Spent(len(prompt.token_ids)), Answer()
     logprobs, texts = TextLogprobs(), list[TextDelta]()
     async for event in events:
-        parts = reader.push(event)
-        spent.count(event, parts)
         answer.add(event)
-        texts += [one for one in logprobs.attached(event, parts) if isinstance(one, TextDelta)]
+        for one in event.by_token():
+            parts = reader.push(one)
+            spent.count(one, parts)
+            texts += [part for part in logprobs.attached(one, parts) if isinstance(part, TextDelta)]
     reply = prompt.reply(answer.text, answer.finish_reason)
     is_read_alike = reply.text == "".join(one.text for one in texts)
     of_text = [one for text in texts for one in text.logprobs]

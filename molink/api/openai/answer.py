@@ -91,6 +91,8 @@ class Job:
     """Whether the answer is left out, because only the prompt is to be shown."""
     is_scored: bool = False
     """Whether it holds log-probabilities of the prompt, which takes long to write."""
+    is_predicted: bool = False
+    """Whether a prediction came with it, of which the usage tells what became."""
 
     @classmethod
     def of(
@@ -107,6 +109,37 @@ class Job:
         return cls(requests, prompt_tokens, stream, at_end, in_each, **more)
 
 
+@dataclass(slots=True)
+class PredictedTokens:
+    """Counter of the drafts of a request's answers that came true, and of those in vain.
+
+    It counts by events: of the tokens of each the last was drawn, and those before it had been
+    drafted. Which drafter has guessed them no event says; where there is a prediction, what repeats
+    it is copied from it.
+    """
+
+    accepted: int = 0
+    rejected: int = 0
+
+    async def counted(self, events: AsyncIterator[TokenEvent]) -> AsyncIterator[TokenEvent]:
+        """The same events."""
+        async for event in events:
+            right = max(0, len(event.token_ids) - 1) if event.drafts else 0
+            self.accepted += right
+            self.rejected += event.drafts - right
+            yield event
+
+    def usage(self, job: Job, tokens: int) -> Usage:
+        """What the request cost so far."""
+        spent = usage(job.prompt_tokens, tokens)
+        if job.is_predicted:
+            spent["completion_tokens_details"] = {
+                "accepted_prediction_tokens": self.accepted,
+                "rejected_prediction_tokens": self.rejected,
+            }
+        return spent
+
+
 async def answer_openai(
     request: web.Request, service: GenerationService, job: Job, dialect: Dialect
 ) -> web.StreamResponse:
@@ -120,8 +153,11 @@ async def answer_openai(
     if job.stream:
         return await _streamed(request, service, job, dialect, envelope)
 
+    predicted = PredictedTokens()
+
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> Answer:
-        return await Answer.of(_without_answer(events) if job.prompt_only else events)
+        shown = _without_answer(events) if job.prompt_only else events
+        return await Answer.of(predicted.counted(shown))
 
     answers = await generate_all(request, service, job.requests, whole, job.prompt_tokens)
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
@@ -131,7 +167,7 @@ async def answer_openai(
             {**dialect.choice(index, answer), "stop_reason": answer.stop_reason}
             for index, answer in enumerate(_best(answers, job))
         ]
-        total = usage(job.prompt_tokens, completion_tokens)
+        total = predicted.usage(job, completion_tokens)
         whole = envelope | {"choices": choices, "usage": total}
         return json_text({**whole, **dialect.shown_once(answers)})
 
@@ -171,16 +207,17 @@ async def _streamed(
     envelope: Envelope,
 ) -> web.StreamResponse:
     no_usage: dict[str, Usage | None] = {"usage": None} if job.include_usage else {}
-    unfinished = len(job.requests)
+    unfinished, predicted = len(job.requests), PredictedTokens()
 
     def used(tokens: int) -> dict[str, Usage | None]:
-        return {"usage": usage(job.prompt_tokens, tokens)} if job.usage_in_each_chunk else no_usage
+        return {"usage": predicted.usage(job, tokens)} if job.usage_in_each_chunk else no_usage
 
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
         nonlocal unfinished
         stream.taken()
         tokens = 0
-        async for event in _without_answer(events) if job.prompt_only else events:
+        shown = _without_answer(events) if job.prompt_only else events
+        async for event in predicted.counted(shown):
             tokens += len(event.token_ids)
             unfinished -= event.finish_reason is not None
             is_last = unfinished == 0 and not job.include_usage
@@ -194,7 +231,7 @@ async def _streamed(
     async with EventStream(request) as stream:
         spent = await generate_all(request, service, job.requests, send, job.prompt_tokens)
         if job.include_usage:
-            total = usage(job.prompt_tokens, sum(spent))
+            total = predicted.usage(job, sum(spent))
             last = {"choices": [], "usage": total, "molink": served_by()}
             await stream.send(envelope | last)
     return stream.response

@@ -27,8 +27,10 @@ from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.openai.logprobs import TokenTexts, check_scores, positions, prompt_entries
 from molink.api.openapi.answers import ChatMessage, TokenPosition
-from molink.api.requests import token_budget
+from molink.api.requests import encoded, token_budget, tokenizer_of
+from molink.serving.model_card import ModelCard
 from molink.serving.token_events import TokenEvent, TokenLogprob
+from molink_scheduler.request import PREDICTION_TOKENS_MAX
 
 
 class FunctionDelta(TypedDict, total=False):
@@ -102,8 +104,18 @@ async def post_chat_completions(backend: Backend, request: web.Request) -> web.S
             request, body, card, prompt, max_tokens, logprobs=logprobs, choices=choices
         )
         scored = replace(first.sampling, prompt_logprobs=body.prompt_logprobs)
-        requests = [replace(first, sampling=scored), *others]
-        job = Job.of(body, requests, size, is_scored=body.prompt_logprobs is not None)
+        prediction = await _prediction_ids(body, card)
+        requests = [
+            replace(one, prediction=prediction)
+            for one in (replace(first, sampling=scored), *others)
+        ]
+        job = Job.of(
+            body,
+            requests,
+            size,
+            is_scored=body.prompt_logprobs is not None,
+            is_predicted=body.prediction is not None,
+        )
         shown = bool(body.logprobs), body.prompt_logprobs
         dialect = ChatDialect(prompt, backend.texts, *shown, body.is_former)
     return await answer_openai(request, backend.service, job, dialect)
@@ -118,6 +130,21 @@ def _logprobs_wanted(body: ChatBody) -> int | None:
             param="top_logprobs",
         )
     return None
+
+
+async def _prediction_ids(body: ChatBody, card: ModelCard) -> tuple[int, ...]:
+    """Tokens of the predicted text. Raises ApiError where there are too many."""
+    if body.prediction is None:
+        return ()
+    tokenizer = tokenizer_of(card, "prediction")
+    token_ids = await encoded(tokenizer, body.prediction.text, add_special_tokens=False)
+    if len(token_ids) > PREDICTION_TOKENS_MAX:
+        raise ApiError(
+            f"'prediction' is {len(token_ids)} tokens long: send at most {PREDICTION_TOKENS_MAX}.",
+            param="prediction",
+        )
+    card.check_words(token_ids)
+    return token_ids
 
 
 def _message(reply: Reply) -> ChatMessage:

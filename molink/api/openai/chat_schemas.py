@@ -31,6 +31,10 @@ from molink.api.schemas import (
 from molink.json_object import JsonObject
 from molink_scheduler.request import LOGPROBS_MAX
 
+PREDICTION_CHARS_MAX = 2**18
+"""Characters of a prediction: a source file of some 7,000 lines, which usual tokenizers make
+PREDICTION_TOKENS_MAX tokens of."""
+
 TOOL_CALLS_MAX = 1024
 """Calls of one message: more than any model makes in an answer."""
 
@@ -131,6 +135,42 @@ _Tool = (
 ToolBody = Annotated[_Tool, Discriminator(tag_among(_Tool, otherwise="function"))]
 
 
+class PredictedText(Part):
+    """Piece of a predicted text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+def _as_texts(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class Prediction(Part):
+    """Text that the answer is expected to repeat in large part, as an edited file does."""
+
+    type: Literal["content"]
+    content: Annotated[
+        list[PredictedText],
+        FailFast(),
+        Field(max_length=MESSAGES_MAX),
+        BeforeValidator(_as_texts, str | list[PredictedText]),
+    ]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(piece.text for piece in self.content)
+
+    @model_validator(mode="after")
+    def _is_short(self) -> "Prediction":
+        if sum(len(piece.text) for piece in self.content) > PREDICTION_CHARS_MAX:
+            raise ValueError(
+                f"is too long: send at most {PREDICTION_CHARS_MAX} characters of what you expect"
+            )
+        return self
+
+
 class ChatBody(SamplingBody):
     """Body of `POST /v1/chat/completions`."""
 
@@ -150,6 +190,9 @@ class ChatBody(SamplingBody):
     place."""
     stream_options: StreamOptions | None = None
     """Options of a stream: `{"include_usage": true}` adds an event with the counted tokens."""
+    prediction: Prediction | None = None
+    """Text that the answer is expected to repeat in large part: where the ring has the copy
+    drafter, it then comes sooner. It changes no answer."""
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
     """Functions that the model may call."""
     tool_choice: Any = None

@@ -61,6 +61,13 @@ class PromptTokens(TypedDict):
     cached_tokens: Count
 
 
+class CompletionTokens(TypedDict):
+    """What became of drafts of an answer for which a prediction was given."""
+
+    accepted_prediction_tokens: Count
+    rejected_prediction_tokens: Count
+
+
 class Usage(TypedDict):
     """Tokens that a request cost."""
 
@@ -68,6 +75,7 @@ class Usage(TypedDict):
     completion_tokens: Count
     total_tokens: Count
     prompt_tokens_details: PromptTokens
+    completion_tokens_details: NotRequired[CompletionTokens]
 
 
 class ServedStage(TypedDict):

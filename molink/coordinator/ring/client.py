@@ -33,10 +33,16 @@ from molink.coordinator.ring.live_sequence import (
     Served,
     note_prompts,
 )
-from molink.coordinator.ring.prompt_scores import Said, untrue
 from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import Ring
 from molink.coordinator.ring.room_watch import RoomWatch, terms_now
+from molink.coordinator.ring.token_news import (
+    RoundNews,
+    news_of,
+    objection,
+    take,
+    take_of_prompts,
+)
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.answer_log import Place
 from molink.serving.model_card import ModelCard
@@ -51,7 +57,6 @@ from molink.wire.frames import (
     Sampled,
     SetCodec,
     Submit,
-    TokenSample,
 )
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.kv.changes import RetainBlocks
@@ -152,8 +157,8 @@ class RingClient:
         """Fail the sequences for which nothing has come for so long that another ring is better;
         `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
         those that the head lets lie, as the `tail` and other requests tell."""
-        terms, tokens = terms_now(self.ring.terms.ring, self.ring.stages), self.tokens_sent
-        lying = self.prospects.left_lying(self._live.values(), terms, tail, tokens, now)
+        terms = terms_now(self.ring.terms.ring, self.ring.stages)
+        lying = self.prospects.left_lying(self._live.values(), terms, tail, now)
         for live in self._live.values():
             can_move = (live.request_id in lying or live.lies(now)) and may_move(live.tokens)
             if can_move or live.request_id in lying:
@@ -360,39 +365,30 @@ class RingClient:
     def _take_sampled(self, message: Sampled) -> None:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
-        now = time.monotonic()
-        for said in message.scores:
-            live = self._live.get(said.request_id)
-            objection = self._untrue(said)
-            if objection is None and live is not None:
-                objection = live.take_of_prompt(said)
-            if objection is not None:
-                raise self._tail_error(objection)
+        now, all_news = time.monotonic(), news_of(message)
+        known = self._live, self._next_request_id, self.card.vocabulary_size
+        if (why := take_of_prompts(message, *known)) is not None:
+            raise self._tail_error(why)
         self._note_waits(message.waits, now)
-        for token in message.tokens:
-            live = self._live.get(token.request_id)
-            if (objection := self._objection(token, live)) is not None:
-                raise self._tail_error(objection)
-            if live is not None:
-                self.tokens_sent += 1
-                event = live.take(token, self.card.eos_token_ids, now)
-                self.prospects.token_came(live, now)
-                live.enqueue(event)
-                if live.is_behind and not token.finish:
-                    self._hold(live)
+        if (why := objection(all_news, *known)) is not None:
+            raise self._tail_error(why)
+        for news in all_news:
+            if (live := self._live.get(news.request_id)) is not None:
+                self._tell(news, live, now)
+
+    def _tell(self, news: RoundNews, live: LiveSequence, now: float) -> None:
+        self.tokens_sent += len(news.samples)
+        for event in take(news, live, self.card.eos_token_ids, now):
+            live.enqueue(event)
+        self.prospects.round_came(live, len(news.samples), news.rows, now)
+        if live.is_behind and not news.is_end:
+            self._hold(live)
 
     def _note_waits(self, waits: Iterable[tuple[int, float, int]], now: float) -> None:
         for request_id, waited_s, cached_tokens in waits:
             if (live := self._live.get(request_id)) is not None:
                 self.prospects.was_cached(live, cached_tokens)
                 live.answered(waited_s, cached_tokens, self.cache_use, now)
-
-    def _objection(self, token: TokenSample, live: LiveSequence | None) -> str | None:
-        """Why a token cannot be the tail's honest answer; None: it can."""
-        return self._untrue(token) or (live.objection(token) if live is not None else None)
-
-    def _untrue(self, said: Said) -> str | None:
-        return untrue(said, self._next_request_id, self.card.vocabulary_size)
 
     def _tail_error(self, what: str) -> StageError:
         """The end of the ring for something that its tail sent, which is held against it."""

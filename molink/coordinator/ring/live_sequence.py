@@ -7,26 +7,18 @@ from itertools import chain
 
 from molink.coordinator.ring.cache_use import CacheUse
 from molink.coordinator.ring.prompt_scores import PromptScores
-from molink.errors import (
-    FrameError,
-    InvalidRequestError,
-    MolinkError,
-    RingError,
-    RowsRefusedError,
-)
+from molink.errors import FrameError, InvalidRequestError, MolinkError, RingError
 from molink.serving.answer_log import AnswerLog
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
-from molink.serving.token_events import TokenEvent, TokenLogprob
+from molink.serving.token_events import TokenEvent
 from molink.stage_protocol.health import StageHealth
 from molink.wire.frames import (
     FROM_COORDINATOR,
-    FinishReason,
     PromptScore,
     Submit,
-    TokenSample,
     decode_message,
     encode_message,
 )
@@ -50,21 +42,6 @@ UNREAD_CHARS_MAX = 2**16
 HOLDS_MAX = 8
 """How often: each time its context is computed again, which others pay for."""
 
-_FINISH_REASONS = {
-    FinishReason.NONE: None,
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-}
-"""By the tail's reason, but for a grammar that failed: that is an error."""
-
-
-REFUSALS = {
-    FinishReason.REFUSED: "A PC was sent numbers of this request that are none: send it again.",
-    FinishReason.OVERFLOWN: "Numbers of this request grow beyond the number format in which PCs "
-    "compute it: shorten it, or have the model served with --dtype float32.",
-}
-"""What users are told where a request ends for its rows' sake."""
-
 
 class RequestStalledError(RingError):
     """Raised when a ring that goes on has left one request lying."""
@@ -81,7 +58,7 @@ class Served:
     prompt_tokens: int
     """Length of the longest prompt whose first token is waited for; 0: none is."""
     round_s: float
-    """Smoothed time between two tokens of a sequence; 0: not known yet."""
+    """Smoothed time of a round of a sequence; 0: not known yet."""
     held_tokens: int = 0
     """Tokens of all sequences together of which the ring holds KV."""
     interrupted: int = 0
@@ -126,6 +103,7 @@ class LiveSequence:
     timeline: RequestTimeline | None = None
     log: AnswerLog | None = None
     """Where its place is kept on disk; None: it is not."""
+    prediction: tuple[int, ...] = ()
     scores: PromptScores | None = None
     """Where the prompt's tokens are scored, and have not been before."""
     has_token: bool = False
@@ -218,6 +196,7 @@ class LiveSequence:
             request.wishes,
             request.timeline,
             request.log,
+            request.prediction,
         )
         live.scores = PromptScores.of(live.request)
         _check_readable(live.request)
@@ -301,70 +280,19 @@ class LiveSequence:
     def request(self) -> Request:
         """Request as the head is to compute it from now on."""
         output = tuple(self.output)
-        asked = self.priority, self.cache_salt, self.wishes
+        asked = self.priority, self.cache_salt, self.wishes, self.prediction
         return Request(self.request_id, self.packed, self.sampling, output, *asked)
-
-    def objection(self, token: TokenSample) -> str | None:
-        """Why a token cannot be the honest next one; None: it can."""
-        if token.finish in REFUSALS:
-            return None
-        if self.scores is not None and not self.has_token and not self.scores.is_complete:
-            return "a token before the log-probabilities of its prompt"
-        if token.finish is FinishReason.GRAMMAR_FAILED and not self.sampling.grammar:
-            return "the end of a grammar that nobody has asked for"
-        left = self.sampling.max_tokens - self.generated_tokens
-        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
-            return "more tokens than were asked for"
-        return None
 
     def take_of_prompt(self, said: PromptScore) -> str | None:
         """Take what the tail says of a token of the prompt; why it cannot be honest, else None."""
         return "log-probabilities unasked" if self.scores is None else self.scores.take(said)
 
-    def take(
-        self, token: TokenSample, eos_token_ids: Collection[int], now: float
-    ) -> TokenEvent | MolinkError:
-        """Its next token has come, or its end without one: what the user is told of it."""
-        if (why := REFUSALS.get(token.finish)) is not None:
-            return RowsRefusedError(why)
-        self.output.append(token.token_id)
+    def take(self, token_ids: Collection[int], now: float) -> None:
+        """Its next tokens have come, all in one message."""
+        self.output += token_ids
         self.held_tokens = self.prompt_tokens + self.generated_tokens - 1
         if self.timeline is not None:
-            self.timeline.tokens_came(1, now)
-        return self._event(token, eos_token_ids)
-
-    def _event(
-        self, token: TokenSample, eos_token_ids: Collection[int]
-    ) -> TokenEvent | MolinkError:
-        if token.finish is FinishReason.GRAMMAR_FAILED:
-            return InvalidRequestError(
-                f"The grammar could not be followed beyond {self.generated_tokens - 1} tokens of "
-                "the answer: simplify it; if all grammars end so, this model's tokenizer suits "
-                "none."
-            )
-        logprobs: tuple[TokenLogprob, ...] = ()
-        if token.logprob is not None:
-            logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
-        text, reason = self._text_of(token), _FINISH_REASONS[token.finish]
-        stop_reason, scores = self._stop_reason(token, eos_token_ids), self.scores
-        told = () if scores is None or self.has_token else scores.all()
-        return TokenEvent((token.token_id,), text, logprobs, reason, stop_reason, told)
-
-    def _stop_reason(self, token: TokenSample, eos_token_ids: Collection[int]) -> str | int | None:
-        """The stop string or token of the request with which it ends."""
-        if token.finish is not FinishReason.STOP:
-            return None
-        if self.text is not None and self.text.stopped_at is not None:
-            return self.text.stopped_at
-        asked = set(self.sampling.stop_token_ids) - set(eos_token_ids)
-        return token.token_id if token.token_id in asked else None
-
-    def _text_of(self, token: TokenSample) -> str:
-        """Text that became final."""
-        if self.text is None:
-            return ""
-        is_last = token.finish is not FinishReason.NONE
-        return self.text.of_token(token.token_id, self.sampling, is_last=is_last)
+            self.timeline.tokens_came(len(token_ids), now)
 
 
 def _check_readable(request: Request) -> None:

@@ -23,8 +23,8 @@ from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
 from molink_scheduler.waiting_line import WaitingLine
 
 ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
-"""Weight of the newest time between two tokens in their mean, and the longest time that counts:
-longer ones are pauses of a preempted sequence."""
+"""Weight of the newest time of a round in their mean, and the longest time that counts: longer ones
+are pauses of a preempted sequence."""
 
 
 @dataclass(slots=True)
@@ -40,12 +40,15 @@ class RingProspects:
     mirror: PrefixMirror | None = None
     """None: the ring caches nothing."""
     round_s: float = 0.0
-    """Smoothed time between two tokens of a sequence; 0: not known yet."""
+    """Smoothed time of a round, which brings a sequence one token or, with drafts, several; 0: not
+    known yet. Whether a ring is slow is told by its rounds, however much each of them brings."""
     gaps: int = 0
     gaps_s: float = 0.0
-    """How many times between two tokens of a sequence there were so far, and their sum."""
+    """How many rounds of sequences there were so far, and the sum of their times."""
     watch: LineWatch = field(default_factory=LineWatch)
     """Over requests that are left lying."""
+    _rows_told: int = 0
+    """Rows of the tail of which its messages have told."""
     _tail_reports: int = 0
     """Count of the reports that the tail had sent at the last look."""
 
@@ -108,15 +111,17 @@ class RingProspects:
             self.mirror.missed(live.met.cached_tokens - tokens)
         live.met = replace(live.met, cached_tokens=tokens)
 
-    def token_came(self, live: LiveSequence, now: float) -> None:
-        """A sequence has its next token."""
+    def round_came(self, live: LiveSequence, tokens: int, rows: int, now: float) -> None:
+        """A sequence has its next tokens, all in one message; so many rows became of them, and of
+        drafts in vain."""
+        self._rows_told += rows
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
         if live.has_token:
             weight = ROUND_WEIGHT if self.round_s else 1.0
             self.round_s += weight * (elapsed_s - self.round_s)
             self.gaps, self.gaps_s = self.gaps + 1, self.gaps_s + elapsed_s
-            self.line.token_came(elapsed_s)
-            self.pace.token_came(max(0, self.line.running - 1), elapsed_s)
+            self.line.round_came(elapsed_s)
+            self.pace.round_came(max(0, self.line.running - 1), elapsed_s, tokens)
         elif live.met is not None and live.wait is not None and not live.losses:
             self.watch.began(live.request_id, self._place(live, live.met.cached_tokens))
             self.pace.first_token_came(live.met, live.known_tokens, now - live.wait.since)
@@ -128,14 +133,13 @@ class RingProspects:
         all_live: Collection[LiveSequence],
         terms: RingTerms,
         tail: StageProgress,
-        tokens: int,
         now: float,
     ) -> set[int]:
-        """Ids of the sequences that the ring's head lets lie. `tail`: what its last stage reports;
-        `tokens`: that have come from there in all."""
+        """Ids of the sequences that the ring's head lets lie. `tail`: what its last stage reports.
+        Its rows that became no tokens are of prompts."""
         if tail.reports < self._tail_reports:  # Another stage is the tail.
             self.watch.begin_anew()
-        rows = tail.rows_out - tokens if tail.reports != self._tail_reports else None
+        rows = tail.rows_out - self._rows_told if tail.reports != self._tail_reports else None
         self._tail_reports = tail.reports
         asked = sum(live.tokens + BLOCK_TOKENS for live in all_live)
         has_slots = terms.state_slots is None or len(all_live) <= terms.state_slots

@@ -68,9 +68,10 @@ class _LineFit:
     def value(self, x: float) -> float:
         return self.at_zero + self.slope * x
 
-    def add(self, x: float, y: float) -> None:
-        kept, weight = 1 - 1 / self.remembered, 1 / max(FLAT_S, self.value(x)) ** 2
-        self._count = kept * self._count + 1
+    def add(self, x: float, y: float, times: int = 1) -> None:
+        """Add a sample that counts so many times."""
+        kept, weight = (1 - 1 / self.remembered) ** times, times / max(FLAT_S, self.value(x)) ** 2
+        self._count = kept * self._count + times
         self._weight = kept * self._weight + weight
         self._x = kept * self._x + weight * x
         self._y = kept * self._y + weight * y
@@ -138,9 +139,10 @@ class PaceEstimator:
         self._ttft.add(pace.prefill_s(ring.waiting_tokens + own, ring.decoding), ttft_s)
         self._answers, self._longest = self._answers + 1, max(self._longest, own)
 
-    def token_came(self, others: int, gap_s: float) -> None:
-        """An answer beside so many others has a token so long after the one before."""
-        self._tpot.add(others, gap_s)
+    def round_came(self, others: int, gap_s: float, tokens: int = 1) -> None:
+        """An answer beside so many others has so many tokens at once, so long after those before.
+        Each of them counts as one that took its share of the time."""
+        self._tpot.add(others, gap_s / tokens, tokens)
 
     def answer_ended(self, tokens: int) -> None:
         """An answer has ended with so many tokens."""

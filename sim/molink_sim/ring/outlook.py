@@ -83,7 +83,7 @@ class RingOutlook:
             computed = one.tokens + one.met.cached_tokens
             self.pace.first_token_came(one.met, computed, now - one.since)
         elif (before := self._decoding.get(number)) is not None:
-            self.pace.token_came(len(self._decoding) - 1, now - before)
+            self.pace.round_came(len(self._decoding) - 1, now - before)
         self._decoding[number] = now
 
     def left(self, number: int, answer_tokens: int) -> None:

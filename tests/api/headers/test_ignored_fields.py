@@ -22,7 +22,7 @@ async def ignored_of(http, url, path, body):
         return response.headers.get(IGNORED_HEADER)
 
 
-KNOWN = "user store metadata service_tier cache_prompt safety_identifier prediction"
+KNOWN = "user store metadata service_tier cache_prompt safety_identifier verbosity"
 
 
 @pytest.mark.parametrize("path", OK)

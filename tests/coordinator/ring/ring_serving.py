@@ -109,7 +109,7 @@ class Serving:
         self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
     ) -> list[int]:
         events = self.client.generate(request, output, patience)
-        return [event.token_ids[0] async for event in events]
+        return [one async for event in events for one in event.token_ids]
 
     async def submitted(self, count: int = 1) -> int:
         """The id of the latest request, once there are so many."""

@@ -35,7 +35,8 @@ async def test_they_come_with_the_first_token():
         s.links.events.put_nowait(scores(PromptScore(one, 1, -0.5, 1, ((6, -0.5),))))
         s.links.events.put_nowait(scores(PromptScore(one, 2, -9.0, 4)))
         s.links.events.put_nowait(scores(PromptScore(one, 2, -2.0, 3, ((8, -1.0),))))
-        s.links.tell(TokenSample(one, 7), TokenSample(one, 8, FinishReason.STOP))
+        s.links.tell(TokenSample(one, 7))
+        s.links.tell(TokenSample(one, 8, FinishReason.STOP))
         first, last = await answer
         told = first.prompt_logprobs
         assert [(score.token_id, score.logprob, score.rank) for score in told] == [

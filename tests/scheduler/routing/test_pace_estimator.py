@@ -43,7 +43,7 @@ def test_what_came_corrects_the_plan(planned):
     for turn in range(60):
         for others in (0, 3, 7, 12):
             for _ in range(20):
-                estimator.token_came(others, TRUE.tpot_s(others))
+                estimator.round_came(others, TRUE.tpot_s(others))
         waiting = PROMPTS[turn % 5] if turn % 3 == 0 else 0
         ring = RingState(TRUE, waiting_tokens=waiting, decoding=turn % 4)
         prompt = PROMPTS[turn % 6]
@@ -54,6 +54,17 @@ def test_what_came_corrects_the_plan(planned):
     for prompt in (100, 1000, 4000):
         forecast_s = forecast_ttft_s(RingState(pace), prompt)
         assert forecast_s == pytest.approx(forecast_ttft_s(RingState(TRUE), prompt), rel=0.15)
+
+
+@pytest.mark.parametrize("many", [1, 4, 17])
+def test_tokens_that_come_together_share_their_round(many):
+    """Half of the rounds bring one token, half of them `many`: all tokens take their mean time."""
+    estimator, round_s = PaceEstimator(), 0.12
+    for _ in range(2000):
+        estimator.round_came(3, round_s)
+        estimator.round_came(3, round_s, many)
+    mean_s = 2 * round_s / (1 + many)
+    assert estimator.pace.tpot_s(3) == pytest.approx(mean_s, rel=0.05)
 
 
 def test_prompts_of_one_length_say_what_such_a_prompt_takes():
@@ -81,7 +92,7 @@ def test_whatever_comes_a_pace_stays_one(samples, planned):
     for decoding, prompt_tokens, seconds in samples:
         ring = RingState(estimator.pace, decoding=decoding)
         estimator.first_token_came(ring, prompt_tokens, seconds)
-        estimator.token_came(decoding, seconds)
+        estimator.round_came(decoding, seconds)
         estimator.answer_ended(prompt_tokens)
         assert forecast_ttft_s(RingState(estimator.pace), 1000) >= 0
     assert estimator.answer_tokens > 0
