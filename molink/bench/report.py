@@ -3,7 +3,8 @@
 Times are those that a user feels: `ttft_s` from sending to the first token, `tpot_s` the mean time
 between one request's tokens after the first, `gap_s` every single gap between neighbouring tokens
 of all requests that did not come together (its p99 shows the stutter that a mean hides),
-`latency_s` from sending to the end.
+`latency_s` from sending to the end. `tokens_per_round` is how many tokens after the first came
+together, on average: more than one where the ring verifies drafts.
 Only finished requests count; failed ones are counted apart, and their tokens are not in
 `tokens_per_s`.
 """
@@ -26,17 +27,18 @@ def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
     good = [record for record in records if record.error is None]
     errors = [record.error for record in records if record.error is not None]
     tokens = sum(len(record.token_times_s) for record in good)
+    gaps_s = [b - a for record in good for a, b in pairwise(record.token_times_s) if b > a]
+    firsts = sum(bool(record.token_times_s) for record in good)
     wall_s = _wall_s(records)
     return {
         "ttft_s": spread([record.ttft_s for record in good if record.ttft_s is not None]),
         "tpot_s": spread(
             [_tpot_s(record.token_times_s) for record in good if len(record.token_times_s) > 1]
         ),
-        "gap_s": spread(
-            [b - a for record in good for a, b in pairwise(record.token_times_s) if b > a]
-        ),
+        "gap_s": spread(gaps_s),
         "latency_s": spread([record.end_s - record.start_s for record in good]),
         "tokens_per_s": tokens / wall_s if wall_s > 0 else 0.0,
+        "tokens_per_round": (tokens - firsts) / len(gaps_s) if gaps_s else 0.0,
         "finished": len(good),
         "failed": len(errors),
         "generated_tokens": tokens,

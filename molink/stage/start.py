@@ -53,9 +53,9 @@ def start_stage(
     steer: Callable[[Steered], None],
     event_log: Path | None = None,
 ) -> StageLoop:
-    """Load, report, wait for the ring, connect; the links are steered from when they listen. The
-    loop asks `next_command` whether its ring goes on in another epoch. `new_engine` makes one for a
-    model that drafts; `event_log` is a file in which to write all that the stage is told.
+    """Load, report, wait for the ring, connect; links are steered once they listen. The loop asks
+    `next_command` whether its ring goes on in another epoch; what it is told goes to `event_log`.
+    `new_engine` makes an engine for a model that drafts.
 
     Raises UserError or StageError with one sentence.
     """

@@ -24,6 +24,14 @@ def test_report():
     assert (found["finished"], found["failed"], found["first_error"]) == (2, 2, "lost")
 
 
+def test_tokens_that_come_together_are_one_gap():
+    times = [11.0, 12.0, 12.0, 12.0, 14.0, 15.0, 15.0]
+    found = report([RequestRecord(start_s=10.0, end_s=15.0, token_times_s=times)])
+    assert (found["gap_s"]["mean"], found["gap_s"]["p50"]) == (pytest.approx(4 / 3), 1.0)
+    assert found["tpot_s"]["mean"] == pytest.approx(4 / 6)
+    assert found["tokens_per_round"] == 2.0
+
+
 def test_report_of_no_records():
     found = report([])
     assert (found["tokens_per_s"], found["finished"], found["failed"]) == (0.0, 0, 0)

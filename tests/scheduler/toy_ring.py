@@ -208,9 +208,8 @@ class ToyRing:
         self.push(at, lambda: self.receive(following, event, epoch))
 
     def receive(self, index: int, event: StageEvent, epoch: int) -> None:
-        here = self.stages[index : index + 1] if epoch == self.epoch else []
-        for stage in here:
-            if not self.is_gone(stage):
+        for stage in self.stages[index : index + 1]:
+            if epoch == self.epoch and not self.is_gone(stage):
                 self.carry_out(stage, stage.core.received(event, self.now))
 
     # -- a stage's loop --------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 // Whatever goes wrong becomes one ApiError, whose message is a sentence to show. Paths are relative
 // to the page, so that a proxy may put it below a path of its own.
 
-// An event holds one token and what is known of it, the last one who served the answer; a longer
-// one is no server of ours.
+// An event holds a round's tokens and what is known of them, the last one who served the answer; a
+// longer one is no server of ours.
 const EVENT_CHARS_MAX = 2 ** 20;
 
 const NOT_REACHED = "The server cannot be reached: check that it runs and that you are online.";

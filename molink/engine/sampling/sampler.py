@@ -110,9 +110,10 @@ class Sampling:
         """`masks_wait_s`: for which grammars are waited for; None: as long as it takes. `drafts` of
         each sequence, whose rows are one more and stand together; None: there are none."""
         self._histories, self._known_tokens = histories, known_tokens
-        self._drafts = [()] * len(histories) if drafts is None else drafts
+        none: Sequence[Sequence[int]] = [()] * len(histories)
+        self._drafts = none if drafts is None else drafts
         ends = accumulate((len(one) + 1 for one in self._drafts), initial=0)
-        self._runs = [range(*ends) for ends in pairwise(ends)]
+        self._runs = [range(*pair) for pair in pairwise(ends)]
         self._masks_wait_s, self._forbidden = masks_wait_s, ForbiddenWords({}, set(), set())
         count = rows_at_once(words, device)
         self._parts = list[_Part]()

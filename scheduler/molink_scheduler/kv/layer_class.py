@@ -131,7 +131,7 @@ class WindowBlocks:
             raise OutOfBlocks(f"request {request_id} is to go back to token {start}: it is gone")
         if request_id in self._held:
             # No prompt goes back, and its rows want the room, as drafts do.
-            self.settle(request_id, min(start, end - 1 - REWOUND_TOKENS_MAX))
+            self.settle(request_id, min(start, end - 2 - REWOUND_TOKENS_MAX))
         held = self._held.get(request_id) or _Held(first, [])
         missing = blocks_for(end) - held.first - len(held.blocks)
         if missing > len(self._free):

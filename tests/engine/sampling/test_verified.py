@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from molink.engine.sampling import tail_rows
 from molink.engine.sampling.history import SequenceHistory
+from molink.engine.sampling.sampler import sample
 from molink.engine.sampling.tail_rows import TailRows
 from molink.engine.sampling.verified import rows_that_count
 from molink.engine_protocol.drawn import GrammarState
@@ -48,6 +49,15 @@ def drawn(history, drafts, logits):
 def counting(**sampling):
     params = SamplingParams(max_tokens=9, temperature=0.0, **sampling)
     return SequenceHistory.from_admission(Admission(1, 1, 9, params, (3,), (0,)))
+
+
+def test_each_row_is_drawn_at_its_own_position():
+    params = SamplingParams(max_tokens=9, temperature=1.0, seed=11)
+    rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(1))
+    plain = SequenceHistory(1, 2, params)
+    words = [sample(row[None], [plain], [2 + at])[0].token_id for at, row in enumerate(rows)]
+    tokens, _ = drawn(SequenceHistory(1, 2, params), tuple(words[:4]), rows.tolist())
+    assert [word for word, _ in tokens] == words and len(set(words)) == 5
 
 
 def test_only_drafts_before_a_row_are_in_its_penalties():

@@ -130,7 +130,7 @@ def test_drafts_may_all_be_wrong_and_take_no_more_room(seed):
         written.check(0, 1, start, known_end + right)
         assert len(blocks.blocks_of(1)) <= room_blocks(window)
         blocks.settle(1, known_end - REWOUND_TOKENS_MAX)
-        earliest = max(earliest, known_end + max(0, drafts - 1) - REWOUND_TOKENS_MAX)
+        earliest = max(earliest, known_end + max(0, drafts - 2) - REWOUND_TOKENS_MAX)
         start = known_end + right if rng.random() < 0.8 else rng.randrange(earliest, known_end)
         assert blocks.can_go_on(1, start)
 

@@ -41,7 +41,7 @@ QUIET_S = 3600.0
 
 @dataclass(slots=True)
 class PaceWatch:
-    """Watch over the time between two tokens on one ring, minute by minute."""
+    """Watch over the time of a round on one ring, minute by minute."""
 
     _began: tuple[float, int, float] | None = None
     """When the present minute began, and the counts then."""
@@ -49,8 +49,8 @@ class PaceWatch:
     """The longest that was to be expected since then."""
 
     def update(self, gaps: int, gaps_s: float, expected_s: float, now: float) -> float | None:
-        """Take in how many times between two tokens there were so far, and their sum; once a
-        minute how many times as long as expected they took. None: it is not over yet."""
+        """Take in how many rounds of sequences there were so far, and the sum of their times; once
+        a minute how many times as long as expected they took. None: it is not over yet."""
         self._expected_s = max(self._expected_s, expected_s)
         if self._began is None:
             self._began = now, gaps, gaps_s

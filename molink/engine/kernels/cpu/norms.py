@@ -67,7 +67,7 @@ class RootMeanSquareNorm(nn.Module):
         if x.numel() <= MIRROR_ROWS_MAX * size:
             return self._mirrored(x)
         if _rows_alone.get():
-            pieces = x.reshape(-1, size).split(MIRROR_ROWS_MAX)
+            pieces = torch.split(x.reshape(-1, size), MIRROR_ROWS_MAX)
             return torch.cat(list(map(self._mirrored, pieces))).view(x.shape)
         wide = x.to(self.scale.dtype)
         return torch.rms_norm(wide, self._shape, self.scale, self.epsilon).to(x.dtype)

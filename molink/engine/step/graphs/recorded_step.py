@@ -40,10 +40,10 @@ def decode_rows(stage: RunnableStage, batch: Batch, token_ids: Sequence[int]) ->
     has_states, has_windows = bool(stage.states.layers), bool(stage.windows.layers)
     ids, rows = iter(token_ids or [0] * batch.tokens), list[DecodeRow]()
     for span in batch.spans:
-        held = (
-            stage.kv.table(span.request_id),
-            stage.states.take(span.request_id) if has_states else 0,
-            stage.windows.blocks.table(span.request_id) if has_windows else (),
-        )
+        near: Sequence[int] = ()
+        if has_windows:
+            near = stage.windows.blocks.table(span.request_id)
+        slot = stage.states.take(span.request_id) if has_states else 0
+        held = (stage.kv.table(span.request_id), slot, near)
         rows += [DecodeRow(next(ids), at, *held) for at in range(span.start, span.end)]
     return rows
