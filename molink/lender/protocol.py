@@ -28,8 +28,8 @@ from typing import NamedTuple
 
 from molink.errors import FrameError
 
-HEADER = struct.Struct("<BxHIQQffI")
-"""Kind, layer, number, incarnation, bytes behind the header, scale, softcap, window."""
+HEADER = struct.Struct("<BxHIQffIQ")
+"""A frame's fields in their order, and the bytes behind the header."""
 
 FRAME_BYTES_MAX = 256 * 2**20
 """Bytes behind a header, at most: 4,096 rows of 128 heads of 128 in fp32."""
@@ -48,6 +48,9 @@ class Kind(IntEnum):
     ANSWER = 6
     TAKE = 7
     ROWS = 8
+
+
+KINDS = {int(kind): kind for kind in Kind}
 
 
 class Frame(NamedTuple):
@@ -69,13 +72,12 @@ class Frame(NamedTuple):
 def send(link: socket.socket, frame: Frame, parts: Sequence[Buffer] = ()) -> None:
     """Send a frame, and these bytes behind its header. Raises OSError, of which TimeoutError is
     one, where the other end takes no more."""
-    kind, layer, number, incarnation, *attended = frame
-    views = [memoryview(part).cast("B") for part in parts if len(part)]
-    size = sum(map(len, views))
-    head = HEADER.pack(kind, layer, number, incarnation, size, *attended)
-    sent = link.sendmsg([head, *views])
+    views = [memoryview(part) for part in parts]
+    size = sum([view.nbytes for view in views])
+    views.insert(0, memoryview(HEADER.pack(*frame, size)))
+    sent = link.sendmsg(views)
     if sent < HEADER.size + size:
-        _send_rest(link, [memoryview(head), *views], sent)
+        _send_rest(link, [view.cast("B") for view in views if view.nbytes], sent)
 
 
 def _send_rest(link: socket.socket, views: Sequence[memoryview], sent: int) -> None:
@@ -85,29 +87,44 @@ def _send_rest(link: socket.socket, views: Sequence[memoryview], sent: int) -> N
 
 
 class Receiver:
-    """Reader of one link's frames, into memory that is used again for the next."""
+    """Reader of one link's frames, into memory that is used again for the next. A call of the
+    system brings whatever has come: mostly a frame with its header, which would take two, and what
+    belongs to the next one stays where it is. Headers, and what follows them but for JSON, are
+    multiples of four bytes, so numbers lie as processors want them."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        self._head = bytearray(HEADER.size)
-        self._bytes = bytearray(2**16)
+        self._view = memoryview(bytearray(2**16))
+        self._first = self._end = 0
+        """Where bytes begin and end that have come and belong to no frame yet."""
 
     def receive(self) -> tuple[Frame, memoryview]:
         """The next frame and the bytes behind its header, valid until the next one. Raises
         FrameError for what is no frame, OSError where the link ends or is silent too long."""
-        self._fill(memoryview(self._head))
-        kind, layer, number, incarnation, size, *attended = HEADER.unpack(self._head)
-        if kind not in Kind.__members__.values() or size > FRAME_BYTES_MAX:
-            raise FrameError(f"no frame of a lender begins with {bytes(self._head[:8]).hex()}")
-        if size > len(self._bytes):
-            self._bytes = bytearray(size)
-        view = memoryview(self._bytes)[:size]
-        self._fill(view)
-        return Frame(Kind(kind), layer, number, incarnation, *attended), view
+        start = self._taken(HEADER.size)
+        kind, *fields, size = HEADER.unpack_from(self._view, start)
+        if kind not in KINDS or size > FRAME_BYTES_MAX:
+            begin = bytes(self._view[start : start + 8])
+            raise FrameError(f"no frame of a lender begins with {begin.hex()}")
+        start = self._taken(size)
+        return Frame(KINDS[kind], *fields), self._view[start : start + size]
 
-    def _fill(self, view: memoryview) -> None:
-        while len(view):
-            count = self._link.recv_into(view)
-            if not count:
+    def _taken(self, count: int) -> int:
+        """Take so many bytes, once they have come; where they begin."""
+        if self._end - self._first < count:
+            self._await(count)
+        start = self._first
+        self._first += count
+        return start
+
+    def _await(self, count: int) -> None:
+        here = self._end - self._first
+        if self._first + count > len(self._view) or not here:
+            room = self._view if count <= len(self._view) else memoryview(bytearray(count))
+            room[:here] = self._view[self._first : self._end]
+            self._view, self._first, self._end = room, 0, here
+        while self._end - self._first < count:
+            came = self._link.recv_into(self._view[self._end :])
+            if not came:
                 raise ConnectionResetError("the other end has closed the link")
-            view = view[count:]
+            self._end += came

@@ -111,7 +111,7 @@ def test_a_late_answer_finds_nobody(lender: tuple[LenderClient, socket.socket]) 
 def test_half_an_answer_is_a_lender_lost(lender: tuple[LenderClient, socket.socket]) -> None:
     client, theirs = lender
     ask(client)
-    theirs.sendall(HEADER.pack(Kind.ANSWER, 0, 1, INCARNATION, 999, 0.0, 0.0, 0) + b"a part")
+    theirs.sendall(HEADER.pack(Kind.ANSWER, 0, 1, INCARNATION, 0.0, 0.0, 0, 999) + b"a part")
     theirs.close()
     with pytest.raises(LenderLostError, match=r"closed|reset"):
         client.answer()

@@ -45,11 +45,31 @@ def test_a_frame_larger_than_the_sockets_memory_comes_whole() -> None:
         assert bytes(content) == b"".join(parts)
 
 
+@given(st.lists(st.sampled_from((0, 1, 30_000, 65_000, 70_001, 140_000)), max_size=8))
+def test_frames_that_come_together_come_whole(sizes: list[int]) -> None:
+    """Some end in the room that there is, some behind it."""
+    ours, theirs = socket.socketpair()
+    contents = [bytes([number]) * size for number, size in enumerate(sizes)]
+
+    def send_all() -> None:
+        for content in contents:
+            send(ours, Frame(Kind.PUT, number=len(content)), [content])
+
+    with ours, theirs:
+        sender = threading.Thread(target=send_all)
+        sender.start()
+        receiver = Receiver(theirs)
+        for content in contents:
+            frame, got = receiver.receive()
+            assert (frame.number, bytes(got)) == (len(content), content)
+        sender.join()
+
+
 @pytest.mark.parametrize("kind, size", [(0, 0), (9, 0), (Kind.PUT, FRAME_BYTES_MAX + 1)])
 def test_what_is_no_frame_is_refused(kind: int, size: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.sendall(HEADER.pack(kind, 0, 0, 0, size, 0.0, 0.0, 0))
+        ours.sendall(HEADER.pack(kind, 0, 0, 0, 0.0, 0.0, 0, size))
         with pytest.raises(FrameError):
             Receiver(theirs).receive()
 
@@ -58,6 +78,6 @@ def test_a_link_that_ends_within_a_frame_is_an_error() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         with ours:
-            ours.sendall(HEADER.pack(Kind.ROWS, 0, 0, 0, 100, 0.0, 0.0, 0) + b"half")
+            ours.sendall(HEADER.pack(Kind.ROWS, 0, 0, 0, 0.0, 0.0, 0, 100) + b"half")
         with pytest.raises(ConnectionError):
             Receiver(theirs).receive()

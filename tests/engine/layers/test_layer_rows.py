@@ -15,6 +15,7 @@ from molink.engine.layers.layer_rows import LayerRows
 from molink.engine.layers.torch_rows import DecodeRows, TorchRows
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.kv_rows import KvRows
+from molink.engine.memory.ragged_batch import RaggedSpan
 from tests.sweeps import swept
 from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
 
@@ -68,6 +69,35 @@ def test_our_kernels_are_attention_written_out_and_know_no_company(number):
     got, (wanted, _) = attended(batch.spans), written_out(batch)
     torch.testing.assert_close(got.float(), wanted, atol=3e-2, rtol=3e-2)
     assert torch.equal(got, torch.cat([attended((span,)) for span in batch.spans]))
+
+
+LONG = BatchSize(spans=4, rows=70, earlier_keys=1_700)
+"""Contexts of several pieces, as the kernel takes them."""
+
+
+@pytest.mark.parametrize("window", [None, 600])
+@pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
+def test_rows_behind_long_contexts_are_the_same_in_a_span_and_in_two(number, window):
+    batch = random_batch(number, LONG, torch.bfloat16, CPU)
+    # So that a few keys of any piece take most of the weight.
+    batch = replace(batch, q_THA=8 * batch.q_THA, window=window)
+    kernels = kernels_for(batch.q_THA, batch.layer)
+    if kernels is None:
+        pytest.skip("this CPU has none, or they do not take these sizes")
+    halves = []
+    for span in batch.spans:
+        rows = span.rows // 2
+        halves.append(replace(span, rows=rows) if rows > 1 else span)
+        if rows > 1:
+            of = (span.row + rows, span.rows - rows, span.start + rows)
+            halves.append(RaggedSpan(*of, span.keys, span.blocks))
+    call = (batch.window, batch.variant)
+    got, again = (
+        kernels.attend(batch.q_THA, batch.layer, batch.geometry(spans), *call)
+        for spans in (batch.spans, tuple(halves))
+    )
+    torch.testing.assert_close(got.float(), written_out(batch)[0], atol=3e-2, rtol=3e-2)
+    assert torch.equal(got, again)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

@@ -4,14 +4,16 @@
 
 The first table reads KV that stands in memory several times and takes turns, so that it comes from
 memory and not from the cache; with `--before CHECKOUT` the kernels of that one stand beside ours.
-The second attends to a context whole, and in two halves that are joined. What is compared takes
-turns; times are processor time of one thread, the best and the median of the rounds.
+The second attends to a context whole, and in two halves that are joined: by a call for each, and by
+one for both, whose batch has each row twice. What is compared takes turns; times are processor time
+of one thread, the best and the median of the rounds.
 """
 
 import ctypes
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -25,14 +27,14 @@ from molink.engine.kernels.cpu import native_decode
 from molink.engine.kernels.cpu.native_attention import kernels_for, run_kernels
 from molink.engine.kernels.cpu.native_kernel import AVX2, AVX512, FLAGS, InstructionSet
 from molink.engine.layers.layer_rows import LayerRows
-from molink.engine.layers.parts import attend_part, joined
+from molink.engine.layers.parts import Part, attend_part, joined
 from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import KvPool, LayerKv
 from molink.engine.memory.ragged_batch import RaggedBatch, RaggedSpan
 from molink_scheduler.kv.blocks import blocks_for
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
-__all__ = ["main"]
+__all__ = ["NATIVE", "built_kernels", "main", "processor_s"]
 
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, SIZE = 32, 8, 128
@@ -62,7 +64,7 @@ def main(out: Path, rounds: int, before: Path | None) -> None:
     if before is not None:
         folders["before"] = before / "molink/engine/kernels/cpu/native"
     built = {
-        (name, of.folder): _built(folder, of)
+        (name, of.folder): built_kernels(folder, of)
         for name, folder in folders.items()
         for of in (AVX2, AVX512)
     }
@@ -84,7 +86,8 @@ def main(out: Path, rounds: int, before: Path | None) -> None:
     write_report(out, "parts_speed", report, "parts_speed")
 
 
-def _built(folder: Path, of: InstructionSet) -> ctypes.CDLL:
+def built_kernels(folder: Path, of: InstructionSet) -> ctypes.CDLL:
+    """Kernels of a folder, compiled for one instruction set."""
     path = Path(mkdtemp()) / "kernels.so"
     units = sorted(map(str, (folder / of.folder).glob("*.c")))
     command = ["cc", *FLAGS, *of.flags, "-fopenmp", "-o", str(path), *units, "-lm"]
@@ -115,7 +118,7 @@ def _rates(ways: Mapping[str, Any], dtype: torch.dtype, keys: int, rounds: int) 
         for name, function in ways.items():
             function.argtypes = _argtypes(name, function.__name__)
             call = partial(_read, function, query_THA, layers, batch, out_THV)
-            times[name].append(_took(call) / len(layers))
+            times[name].append(processor_s(call) / len(layers))
     figures = {}
     for name, took in times.items():
         figures[name] = layer_bytes / min(took) / 1e9
@@ -147,7 +150,8 @@ def _read(
         run_kernels([kernel], query_THA, layer, batch, None, VARIANT, out_THV)
 
 
-def _took(call: Callable[[], object]) -> float:
+def processor_s(call: Callable[[], object]) -> float:
+    """Processor time of a call."""
     began = time.process_time()
     call()
     return time.process_time() - began
@@ -169,21 +173,31 @@ def _costs(rows: int, keys: int, rounds: int) -> dict[str, float]:
         LayerRows(RaggedBatch.of([one], CPU), pool, layer, query_THA, None, VARIANT)
         for one in (span, *halves)
     )
+    twice = RaggedBatch.of([halves[0], replace(halves[1], row=rows)], CPU)
     calls = max(2, 100_000 // (keys * rows))
     with torch.inference_mode():
-        for name, call in list(_ways(whole, parts)) * (2 * rounds):
-            took = _took(lambda call=call: [call() for _ in range(calls)])  # type: ignore[misc]
+        for name, call in list(_ways(whole, parts, twice)) * (2 * rounds):
+            took = processor_s(lambda call=call: [call() for _ in range(calls)])  # type: ignore[misc]
             times.setdefault(name, []).append(took / calls * 1e6)
     return {name: min(took) for name, took in times.items()}
 
 
 def _ways(
-    whole: LayerRows, halves: Sequence[LayerRows]
+    whole: LayerRows, halves: Sequence[LayerRows], twice: RaggedBatch
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     done = [attend_part(half, order) for order, half in enumerate(halves)]
     yield "whole", whole.attend
     yield "halves, joined", lambda: joined([attend_part(h, n) for n, h in enumerate(halves)], None)
+    yield "halves in one call, joined", lambda: _in_one_call(whole, twice)
     yield "the join", lambda: joined(done, None)
+
+
+def _in_one_call(whole: LayerRows, twice: RaggedBatch) -> torch.Tensor:
+    rows, both_THA = len(whole.q_THA), torch.cat([whole.q_THA, whole.q_THA])
+    both = attend_part(replace(whole, batch=twice, q_THA=both_THA), 0)
+    pieces = (slice(None, rows), slice(rows, None))
+    parts = [Part(n, both.out_THV[of], both.log_sums_TH[of]) for n, of in enumerate(pieces)]
+    return joined(parts, None)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,15 @@ static inline void decode_scales(const bfloat16 *scales, long stride, long count
     }
 }
 
+/* Rows of a head lie apart, and a processor's own prefetching loses them: ask for what is read next. Behind the last
+ * row that is memory which nobody reads; asking for it does no harm. */
+static inline __attribute__((always_inline)) void ask_for(const int coded, const void *rows, long at, long count)
+{
+    const char *row = (const char *)rows + at * (coded ? 1 : 2);
+    for (long i = 0; i < count * (coded ? 1 : 2); i += 64)
+        _mm_prefetch(row + i, _MM_HINT_T0);
+}
+
 /* exp(x) for x <= 0, to about 1e-7: 2^n by exponent, the rest by its series. */
 static inline __m512 exponential(__m512 x)
 {
@@ -62,31 +71,10 @@ static inline void cap(float *scores, long count, float softcap)
             scores[n] = softcap * tanhf(scores[n] / softcap);
 }
 
-/* Turn scores into weights that add up to one; `sink` (or -inf) is one more score, without a value. Returns the
- * logarithm of the sum of the exponentials of all of them. */
-static inline float softmax(float *scores, long count, float sink)
+/* The lanes [first, end) of a vector, where both may lie outside of it. */
+static inline __mmask16 lanes_between(long first, long end)
 {
-    __m512 high = _mm512_set1_ps(sink);
-    for (long n = 0; n < count; n += 16) {
-        __mmask16 mask = first_lanes(count - n);
-        high = _mm512_mask_max_ps(high, mask, high, _mm512_maskz_loadu_ps(mask, scores + n));
-    }
-    float highest = _mm512_reduce_max_ps(high);
-    __m512 sum = _mm512_setzero_ps();
-    for (long n = 0; n < count; n += 16) {
-        __mmask16 mask = first_lanes(count - n);
-        __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, scores + n), _mm512_set1_ps(highest));
-        __m512 weight = exponential(x);
-        sum = _mm512_mask_add_ps(sum, mask, sum, weight);
-        _mm512_mask_storeu_ps(scores + n, mask, weight);
-    }
-    float total = _mm512_reduce_add_ps(sum) + expf(sink - highest);
-    __m512 share = _mm512_set1_ps(1.0f / total);
-    for (long n = 0; n < count; n += 16) {
-        __mmask16 mask = first_lanes(count - n);
-        _mm512_mask_storeu_ps(scores + n, mask, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, scores + n), share));
-    }
-    return highest + logf(total);
+    return first_lanes(end) & (__mmask16)~first_lanes(first);
 }
 
 /* Attention [row][query head][value] of the spans of one row, and of those of several. Return 0, or 1 when there was no

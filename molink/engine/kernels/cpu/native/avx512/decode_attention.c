@@ -61,15 +61,6 @@ static inline __attribute__((always_inline)) __m512 sums_of_lanes(const __m512 x
                          _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd));
 }
 
-/* Rows of a head lie apart, and a processor's own prefetching loses them: ask for what is read next. Behind the last
- * row that is memory which nobody reads; asking for it does no harm. */
-static inline __attribute__((always_inline)) void ask_for(const int coded, const void *rows, long at, long count)
-{
-    const char *row = (const char *)rows + at * (coded ? 1 : 2);
-    for (long i = 0; i < count * (coded ? 1 : 2); i += 64)
-        _mm_prefetch(row + i, _MM_HINT_T0);
-}
-
 /* Keys of a block as bfloat16 rows `*stride` apart: where they are, or in the scratch, zeros behind the last one. Those
  * of the block behind are asked for. */
 static inline __attribute__((always_inline)) const bfloat16 *
@@ -128,7 +119,7 @@ score(const int coded, struct shape s, const bfloat16 *query, const struct kv *k
 
 static inline __mmask16 seen_lanes(struct part p, long n)
 {
-    return first_lanes(p.count - n) & (__mmask16)~first_lanes(p.from - n);
+    return lanes_between(p.from - n, p.count - n);
 }
 
 /* Turn the scores of one head into weights under the highest score so far; `value_scales` (or null) multiply them. */

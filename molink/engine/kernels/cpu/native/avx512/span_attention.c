@@ -1,11 +1,12 @@
 /* Causal attention of spans of several rows (prefill) over keys and values in the paged pool, bfloat16 or int8.
  *
- * One kv head at a time its keys and values are rearranged into panels (tile.h), once for all rows of the span and all
- * query heads of the group. Then up to 12 query rows at a time: scores for the keys that the last of them sees, an
- * exact fp32 softmax per row, and the weighted sum of values with weights rounded to bfloat16. Scores of so many rows stay
- * in the second-level cache for contexts of many thousand tokens, so no online softmax is needed. Int8
- * codes are exact in bfloat16 and become panels like any other; a key's scale multiplies its scores, a value's scale its
- * weights.
+ * One kv head at a time, a piece of its keys and values is rearranged into panels (tile.h), once for all rows of the span
+ * and all query heads of the group. Then up to 32 query rows at a time meet the piece: scores, weights under the highest
+ * score so far, rounded to bfloat16, and the weighted sum of values, which joins what the pieces before gave (online
+ * softmax). So panels, scores and weights stay in the second-level cache however long the context is; whole rows of
+ * scores, which were here before, went to memory and back from some thousand keys on. Pieces begin at fixed positions,
+ * so a row's bits depend on nothing but its own keys. Int8 codes are exact in bfloat16 and become panels like any other;
+ * a key's scale multiplies its scores, a value's scale its weights.
  */
 
 #include <stdlib.h>
@@ -13,24 +14,28 @@
 #include "amx.h"
 #include "attention.h"
 
-/* What rows of a span see; keys are counted from the first one that any of them does, or from shortly before. */
-struct seen {
-    long rows, keys;
-    long before; /* keys before the first row */
-    long window;
+#define PIECE 512 /* keys: their panels take half a megabyte where a head has 256 channels */
+#define WIDTH (PIECE + PANEL) /* of a row of scores or weights: rows that lie a power of two apart evict each other */
+#define TILED_ROWS (2 * TILE_ROWS)
+
+/* Keys of a piece, [first, end) of the span's, of which none before `from` is seen, and the blocks that they begin with. A
+ * product of tiles sums up a panel before it adds that, so panels, too, begin at fixed positions. */
+struct piece {
+    long first, from, end;
     const int32_t *blocks;
 };
 
 struct scratch {
-    long at_once;           /* query rows */
-    bfloat16 *key_panels;   /* [panel of 32 keys][pair of channels][32][2] */
-    bfloat16 *value_panels; /* [panel of 32 channels][pair of keys][32][2] */
-    bfloat16 *query;        /* [at_once][key_size] */
-    bfloat16 *weights;      /* [at_once][keys, padded] */
-    bfloat16 *out;          /* [at_once][value_size, padded] */
-    bfloat16 *row;          /* [2][the larger of key_size and value_size]: decoded */
-    float *scores;          /* [at_once][keys, padded] */
-    float *key_scales, *value_scales; /* [keys, padded]; null: not in int8 */
+    long at_once;             /* query rows */
+    bfloat16 *key_panels;     /* [panel of 32 keys][pair of channels][32][2] */
+    bfloat16 *value_panels;   /* [panel of 32 channels][pair of keys][32][2] */
+    bfloat16 *query;          /* [at_once][key_size] */
+    bfloat16 *weights;        /* [at_once][WIDTH] */
+    bfloat16 *rows;           /* [BLOCK][the larger of key_size and value_size]: decoded */
+    float *scores;            /* [at_once][WIDTH] */
+    float *sums;              /* [row of the span][value_size, padded]: weighted values so far */
+    float *highest, *total;   /* [row of the span] */
+    float *key_scales, *value_scales; /* [PIECE] */
 };
 
 static long padded(long count)
@@ -38,240 +43,251 @@ static long padded(long count)
     return (count + PANEL - 1) / PANEL * PANEL;
 }
 
-/* Row `n` of this head's keys or values as bfloat16; null behind the last one. */
-static const bfloat16 *row_of(const void *rows, int coded, struct seen seen, long n, long stride, long size,
-                              bfloat16 *decoded)
+static long least(long a, long b)
 {
-    if (n >= seen.keys)
-        return 0;
-    long at = (seen.blocks[n / BLOCK] * (long)BLOCK + n % BLOCK) * stride;
+    return a < b ? a : b;
+}
+
+static long most(long a, long b)
+{
+    return a > b ? a : b;
+}
+
+/* Keys from the one numbered `at` of the piece on, a block's first; 0: nobody sees that block. */
+static long seen_from(struct piece p, long at)
+{
+    return p.first + at < p.from ? 0 : p.end - p.first - at;
+}
+
+/* Rows of this head's keys or values in the block of key `n` of the piece, `*stride` numbers apart. Those of the block
+ * behind are asked for. */
+static const bfloat16 *rows_of(const void *rows, int coded, struct piece p, long n, long *stride, long size,
+                               bfloat16 *decoded)
+{
+    long at = p.blocks[n / BLOCK] * (long)BLOCK * *stride, left = p.end - p.first - n, count = least(left, BLOCK);
+    for (long row = 0; left > BLOCK && row < BLOCK; row++)
+        ask_for(coded, rows, (p.blocks[n / BLOCK + 1] * (long)BLOCK + row) * *stride, size);
     if (!coded)
         return (const bfloat16 *)rows + at;
-    decode_row((const int8_t *)rows + at, size, decoded);
+    for (long row = 0; row < count; row++)
+        decode_row((const int8_t *)rows + at + row * *stride, size, decoded + row * size);
+    *stride = size;
     return decoded;
 }
 
-static void pack_keys(struct shape s, const void *keys, int coded, struct seen seen, struct scratch t)
+static void pack_keys(struct shape s, const void *keys, int coded, struct piece p, struct scratch t)
 {
     uint32_t *pairs = (uint32_t *)t.key_panels;
+    const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     long width = s.key_size / 2;
-    for (long n = 0; n < padded(seen.keys); n++) {
-        const bfloat16 *key = row_of(keys, coded, seen, n, s.key_token, s.key_size, t.row);
-        for (long pair = 0; pair < width; pair++) {
-            uint32_t both = 0;
-            if (key)
-                memcpy(&both, key + 2 * pair, sizeof both);
-            pairs[(n / PANEL * width + pair) * PANEL + n % PANEL] = both;
-        }
+    for (long at = 0; at < padded(p.end - p.first); at += BLOCK) {
+        long count = seen_from(p, at), stride = s.key_token;
+        __mmask16 mask = first_lanes(count);
+        const bfloat16 *key = t.rows;
+        if (mask)
+            key = rows_of(keys, coded, p, at, &stride, s.key_size, t.rows);
+        __m512i index = _mm512_mullo_epi32(numbers, _mm512_set1_epi32((int)(stride / 2)));
+        uint32_t *out = pairs + at / PANEL * width * PANEL + at % PANEL;
+        for (long pair = 0; pair < width; pair++)
+            _mm512_storeu_si512(out + pair * PANEL, _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask, index,
+                                                                                key + 2 * pair, 4));
     }
 }
 
-static void pack_values(struct shape s, const void *values, int coded, struct seen seen, struct scratch t)
+static void pack_values(struct shape s, const void *values, int coded, struct piece p, struct scratch t)
 {
     uint32_t *pairs = (uint32_t *)t.value_panels;
-    long width = padded(seen.keys) / 2, stride = s.value_token;
-    for (long pair = 0; pair < width; pair++) {
-        const bfloat16 *first = row_of(values, coded, seen, 2 * pair, stride, s.value_size, t.row);
-        const bfloat16 *second = row_of(values, coded, seen, 2 * pair + 1, stride, s.value_size, t.row + s.value_size);
-        for (long i = 0; i < padded(s.value_size); i++) {
-            uint32_t low = 0, high = 0;
-            if (i < s.value_size && first)
-                low = first[i];
-            if (i < s.value_size && second)
-                high = second[i];
-            pairs[(i / PANEL * width + pair) * PANEL + i % PANEL] = low | high << 16;
+    for (long at = 0; at < padded(p.end - p.first); at += BLOCK) {
+        long count = seen_from(p, at), stride = s.value_token;
+        const bfloat16 *value = t.rows;
+        if (count > 0)
+            value = rows_of(values, coded, p, at, &stride, s.value_size, t.rows);
+        for (long n = 0; n < BLOCK; n += 2)
+            for (long i = 0; i < padded(s.value_size); i += 16) {
+                __mmask16 is_there = i < s.value_size ? 0xffff : 0;
+                const bfloat16 *from = value + n * stride + i;
+                __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(n < count ? is_there : 0, from));
+                __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(n + 1 < count ? is_there : 0, from + stride));
+                _mm512_storeu_si512(pairs + (i / PANEL * (PIECE / 2) + (at + n) / 2) * PANEL + i % PANEL,
+                                    _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+            }
+    }
+}
+
+/* Rearrange the keys and values of one kv head. */
+static void pack_head(struct shape s, const struct kv *kv, long head, struct piece p, struct scratch t)
+{
+    int coded = kv->key_scales != 0;
+    long bytes = coded ? 1 : 2;
+    pack_keys(s, (const char *)kv->keys + bytes * head * s.key_head, coded, p, t);
+    pack_values(s, (const char *)kv->values + bytes * head * s.value_head, coded, p, t);
+    for (long n = p.from; coded && n < p.end; n += BLOCK) {
+        long at = p.blocks[(n - p.first) / BLOCK] * (long)BLOCK * s.kv_heads + head, count = least(p.end - n, BLOCK);
+        decode_scales(kv->key_scales + at, s.kv_heads, count, t.key_scales + n - p.first);
+        decode_scales(kv->value_scales + at, s.kv_heads, count, t.value_scales + n - p.first);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+multiply_by_vectors(const int rows, const bfloat16 *x, long stride, const bfloat16 *panel, long pairs, float *out,
+                    long out_stride)
+{
+    __m512 sum[ROWS_MAX][VECTORS];
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            sum[row][v] = _mm512_setzero_ps();
+    multiply_tile(rows, x, stride, panel, pairs, 0, sum);
+#pragma GCC unroll 12
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            _mm512_storeu_ps(out + row * out_stride + 16 * v, sum[row][v]);
+}
+
+/* Products of some rows of x with the 32 columns of a panel. */
+static WITH_AMX void multiply(int by_tiles, long rows, const bfloat16 *x, long stride, const bfloat16 *panel, long pairs,
+                              float *out, long out_stride)
+{
+    if (!by_tiles) {
+        FOR_ROWS(rows, multiply_by_vectors, x, stride, panel, pairs, out, out_stride)
+    } else if (rows > TILE_ROWS)
+        multiply_tiles(1, x, x + TILE_ROWS * stride, stride, panel, pairs, 0, out, out_stride);
+    else
+        multiply_tiles(0, x, 0, stride, panel, pairs, 0, out, out_stride);
+}
+
+/* What a row sees of a piece, [first, last) of its keys. */
+struct sight {
+    long first, last;
+};
+
+static inline __attribute__((always_inline)) __mmask16 seen_lanes(struct sight seen, long n)
+{
+    return n >= seen.first && n + 16 <= seen.last ? 0xffff : lanes_between(seen.first - n, seen.last - n);
+}
+
+/* Turn scores of one row, of keys [start, end) of a piece, into weights as bfloat16 under the highest score so far, zero
+ * where it does not look; scales of keys and values may be null. Returns the factor of what was summed up before. */
+static float weigh_scores(struct shape s, const float *key_scales, const float *value_scales, float *scores, long start,
+                          long end, struct sight seen, float *highest, float *total, bfloat16 *weights)
+{
+    __m512 high = _mm512_set1_ps(*highest), sum = _mm512_setzero_ps();
+    for (long n = start; n < end; n += 16) {
+        __m512 score = _mm512_mul_ps(_mm512_loadu_ps(scores + n), _mm512_set1_ps(s.scale));
+        if (key_scales)
+            score = _mm512_mul_ps(score, _mm512_loadu_ps(key_scales + n));
+        _mm512_storeu_ps(scores + n, score);
+        if (s.softcap > 0) {
+            cap(scores + n, 16, s.softcap);
+            score = _mm512_loadu_ps(scores + n);
         }
+        high = _mm512_mask_max_ps(high, seen_lanes(seen, n), high, score);
     }
-}
-
-static void multiply(float *numbers, const float *by, long count)
-{
-    for (long n = 0; n < count; n++)
-        numbers[n] *= by[n];
-}
-
-static inline __attribute__((always_inline)) void
-score_panel(const int rows, struct shape s, const bfloat16 *query, const bfloat16 *panel, float *scores, long stride)
-{
-    __m512 sum[ROWS_MAX][VECTORS];
-#pragma GCC unroll 12
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
-            sum[row][v] = _mm512_setzero_ps();
-    multiply_tile(rows, query, s.key_size, panel, s.key_size / 2, 0, sum);
-#pragma GCC unroll 12
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
-            _mm512_storeu_ps(scores + row * stride + 16 * v, _mm512_mul_ps(sum[row][v], _mm512_set1_ps(s.scale)));
-}
-
-static inline __attribute__((always_inline)) void
-weigh_panel(const int rows, const bfloat16 *weights, long stride, const bfloat16 *panel, long pairs, bfloat16 *out,
-            long out_stride)
-{
-    __m512 sum[ROWS_MAX][VECTORS];
-#pragma GCC unroll 12
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
-            sum[row][v] = _mm512_setzero_ps();
-    multiply_tile(rows, weights, stride, panel, pairs, 0, sum);
-#pragma GCC unroll 12
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
-            _mm256_storeu_si256((void *)(out + row * out_stride + 16 * v),
-                                (__m256i)_mm512_cvtneps_pbh(sum[row][v]));
-}
-
-#define TILED_ROWS (2 * TILE_ROWS)
-
-/* Scores of all rows in the scratch for the keys [start, end). */
-static WITH_AMX void score_by_tiles(long rows, struct shape s, struct scratch t, long start, long end, long stride)
-{
-    for (long n = start; n < end; n += PANEL) {
-        const bfloat16 *panel = t.key_panels + n * s.key_size, *second = t.query + TILE_ROWS * s.key_size;
-        if (rows > TILE_ROWS)
-            multiply_tiles(1, t.query, second, s.key_size, panel, s.key_size / 2, 0, t.scores + n, stride);
-        else
-            multiply_tiles(0, t.query, 0, s.key_size, panel, s.key_size / 2, 0, t.scores + n, stride);
+    float before = *highest, now = _mm512_reduce_max_ps(high);
+    for (long n = start; n < end; n += 16) {
+        __m512 score = _mm512_sub_ps(_mm512_loadu_ps(scores + n), _mm512_set1_ps(now));
+        __mmask16 mask = seen_lanes(seen, n);
+        __m512 weight = _mm512_maskz_mov_ps(mask, exponential(score));
+        sum = _mm512_add_ps(sum, weight);
+        if (value_scales)
+            weight = _mm512_maskz_mul_ps(mask, weight, _mm512_loadu_ps(value_scales + n));
+        _mm256_storeu_si256((void *)(weights + n), (__m256i)_mm512_cvtneps_pbh(weight));
     }
-    for (long row = 0; row < rows; row++)
-        for (long n = start; n < end; n++)
-            t.scores[row * stride + n] *= s.scale;
+    float fading = seen.first < seen.last ? expf(before - now) : 1;
+    *total = *total * fading + _mm512_reduce_add_ps(sum);
+    *highest = now;
+    return fading;
 }
 
-/* Weighted sums of the values [start, end), all rows. */
-static WITH_AMX void weigh_by_tiles(long rows, struct shape s, struct scratch t, long start, long end, long stride)
+/* Query rows [begin, begin + rows) of one kv head, counted token by token, heads of the group within a token, and what
+ * they see of a piece. */
+static void attend_rows(struct shape s, struct span span, long window, int coded, struct piece p,
+                        struct scratch t, long begin, long rows, const bfloat16 *query)
 {
-    float sum[TILED_ROWS * PANEL];
-    for (long i = 0; i < s.value_size; i += PANEL) {
-        const bfloat16 *panel = t.value_panels + i * stride + start * PANEL;
-        const bfloat16 *weights = t.weights + start, *second = weights + TILE_ROWS * stride;
-        if (rows > TILE_ROWS)
-            multiply_tiles(1, weights, second, stride, panel, (end - start) / 2, 0, sum, PANEL);
-        else
-            multiply_tiles(0, weights, 0, stride, panel, (end - start) / 2, 0, sum, PANEL);
-        for (long n = 0; n < rows * PANEL; n += 16)
-            _mm256_storeu_si256((void *)(t.out + n / PANEL * padded(s.value_size) + i + n % PANEL),
-                                (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(sum + n)));
-    }
-}
-
-static void score_by_vectors(long rows, struct shape s, struct scratch t, long start, long end, long stride)
-{
-    for (long n = start; n < end; n += PANEL)
-        FOR_ROWS(rows, score_panel, s, t.query, t.key_panels + n * s.key_size, t.scores + n, stride)
-}
-
-static void weigh_by_vectors(long rows, struct shape s, struct scratch t, long start, long end, long stride)
-{
-    for (long i = 0; i < s.value_size; i += PANEL) {
-        const bfloat16 *panel = t.value_panels + i * stride + start * PANEL;
-        FOR_ROWS(rows, weigh_panel, t.weights + start, stride, panel, (end - start) / 2, t.out + i,
-                 padded(s.value_size))
-    }
-}
-
-/* Weights of one row as bfloat16 over [start, end), zero where the row does not look; returns its log-sum-exp. */
-static float weights_of_row(struct shape s, struct scratch t, float *scores, long start, long end, long first, long last,
-                           float sink, bfloat16 *weights)
-{
-    long count = last - first;
-    if (count <= 0) {
-        memset(weights + start, 0, (size_t)(end - start) * sizeof *weights);
-        return sink;
-    }
-    if (t.key_scales)
-        multiply(scores + first, t.key_scales + first, count);
-    cap(scores + first, count, s.softcap);
-    float log_sum = softmax(scores + first, count, sink);
-    if (t.value_scales)
-        multiply(scores + first, t.value_scales + first, count);
-    memset(scores + start, 0, (size_t)(first - start) * sizeof *scores);
-    memset(scores + last, 0, (size_t)(end - last) * sizeof *scores);
-    for (long n = start; n < end; n += 16)
-        _mm256_storeu_si256((void *)(weights + n), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(scores + n)));
-    return log_sum;
-}
-
-/* Query rows [begin, begin + rows) of one kv head, counted token by token, heads of the group within a token. */
-static void attend_rows(struct shape s, struct seen seen, struct scratch t, const float *sinks, long begin, long rows,
-                        const bfloat16 *query, bfloat16 *out, float *lse)
-{
-    long heads = s.kv_heads * s.group, stride = padded(seen.keys), before = seen.before;
-    long first_token = begin / s.group, last_token = (begin + rows - 1) / s.group;
-    long end = padded(before + last_token + 1 < seen.keys ? before + last_token + 1 : seen.keys), start = 0;
-    if (seen.window && before + first_token + 1 > seen.window)
-        start = (before + first_token + 1 - seen.window) / PANEL * PANEL;
-    if (start > end)
-        start = end;
+    int by_tiles = t.at_once == TILED_ROWS;
+    long heads = s.kv_heads * s.group, values = padded(s.value_size);
+    long seen = span.start + begin / s.group + 1; /* by the first row, the last one sees the most */
+    long start = window ? most(seen - window - p.first, 0) / PANEL * PANEL : 0;
+    long end = padded(least(span.start + (begin + rows - 1) / s.group + 1, p.end) - p.first);
+    if (start >= end)
+        return;
     for (long row = 0; row < rows; row++) {
         long token = (begin + row) / s.group, head = (begin + row) % s.group;
         memcpy(t.query + row * s.key_size, query + (token * heads + head) * s.key_size, 2 * (size_t)s.key_size);
     }
-    (t.at_once == TILED_ROWS ? score_by_tiles : score_by_vectors)(rows, s, t, start, end, stride);
+    for (long n = start; n < end; n += PANEL)
+        multiply(by_tiles, rows, t.query, s.key_size, t.key_panels + n * s.key_size, s.key_size / 2, t.scores + n, WIDTH);
+    float fading[TILED_ROWS], products[TILED_ROWS * PANEL];
     for (long row = 0; row < rows; row++) {
-        long token = (begin + row) / s.group, head = (begin + row) % s.group, last = before + token + 1;
-        long first = seen.window && last > seen.window ? last - seen.window : 0;
-        if (last > seen.keys)
-            last = seen.keys;
-        float log_sum = weights_of_row(s, t, t.scores + row * stride, start, end, first, last,
-                                       sinks ? sinks[head] : -INFINITY, t.weights + row * stride);
-        if (lse)
-            lse[token * heads + head] = log_sum;
+        long last = span.start + (begin + row) / s.group + 1;
+        struct sight seen = {window ? most(last - window - p.first, 0) : 0, least(last, p.end) - p.first};
+        fading[row] = weigh_scores(s, coded ? t.key_scales : 0, coded ? t.value_scales : 0, t.scores + row * WIDTH, start,
+                                   end, seen, t.highest + begin + row, t.total + begin + row, t.weights + row * WIDTH);
     }
-    (t.at_once == TILED_ROWS ? weigh_by_tiles : weigh_by_vectors)(rows, s, t, start, end, stride);
-    for (long row = 0; row < rows; row++) {
-        long token = (begin + row) / s.group, head = (begin + row) % s.group;
-        memcpy(out + (token * heads + head) * s.value_size, t.out + row * padded(s.value_size),
-               2 * (size_t)s.value_size);
+    for (long i = 0; i < values; i += PANEL) {
+        multiply(by_tiles, rows, t.weights + start, WIDTH, t.value_panels + i * PIECE + start * PANEL,
+                 (end - start) / 2, products, PANEL);
+        for (long n = 0; n < rows * PANEL; n += 16) {
+            float *sums = t.sums + (begin + n / PANEL) * values + i + n % PANEL;
+            _mm512_storeu_ps(sums, _mm512_fmadd_ps(_mm512_loadu_ps(sums), _mm512_set1_ps(fading[n / PANEL]),
+                                                   _mm512_loadu_ps(products + n)));
+        }
     }
 }
 
-static char *scratch_for(struct shape s, struct seen seen, int coded, struct scratch *t)
+static char *scratch_for(struct shape s, long rows, struct scratch *t)
 {
-    size_t keys = (size_t)padded(seen.keys), values = (size_t)padded(s.value_size), key_size = (size_t)s.key_size;
-    size_t floats = ((size_t)t->at_once + (coded ? 2 : 0)) * keys;
-    size_t halves = keys * (key_size + values + (size_t)t->at_once) + (size_t)t->at_once * (key_size + values) + 2 * (key_size + values);
+    size_t keys = (size_t)s.key_size, values = (size_t)padded(s.value_size), at_once = (size_t)t->at_once;
+    size_t floats = WIDTH * (at_once + 2) + (size_t)rows * (values + 2);
+    size_t halves = (PIECE + BLOCK) * (keys + values) + at_once * (keys + WIDTH);
     char *memory = aligned_alloc(64, (4 * floats + 2 * halves + 63) / 64 * 64);
     if (memory) {
         t->scores = (float *)memory;
-        t->key_scales = coded ? t->scores + (size_t)t->at_once * keys : 0;
-        t->value_scales = coded ? t->key_scales + keys : 0;
+        t->key_scales = t->scores + WIDTH * at_once;
+        t->value_scales = t->key_scales + WIDTH;
+        t->sums = t->value_scales + WIDTH;
+        t->highest = t->sums + (size_t)rows * values;
+        t->total = t->highest + rows;
         t->key_panels = (bfloat16 *)(memory + 4 * floats);
-        t->value_panels = t->key_panels + keys * key_size;
-        t->weights = t->value_panels + keys * values;
-        t->query = t->weights + (size_t)t->at_once * keys;
-        t->out = t->query + (size_t)t->at_once * key_size;
-        t->row = t->out + (size_t)t->at_once * values;
+        t->value_panels = t->key_panels + PIECE * keys;
+        t->weights = t->value_panels + PIECE * values;
+        t->query = t->weights + WIDTH * at_once;
+        t->rows = t->query + at_once * keys;
     }
     return memory;
 }
 
-/* Rearrange the keys and values of one kv head. */
-static void pack_head(struct shape s, const struct kv *kv, long head, struct seen seen, struct scratch t)
+/* One kv head of a span. */
+static void attend_span(struct shape s, struct span span, long window, const struct kv *kv, long head,
+                        const float *sinks, struct scratch t, const bfloat16 *query, bfloat16 *out, float *lse)
 {
-    int coded = kv->key_scales != 0;
-    long bytes = coded ? 1 : 2;
-    pack_keys(s, (const char *)kv->keys + bytes * head * s.key_head, coded, seen, t);
-    pack_values(s, (const char *)kv->values + bytes * head * s.value_head, coded, seen, t);
-    for (long n = 0; coded && n < seen.keys; n += BLOCK) {
-        long at = seen.blocks[n / BLOCK] * (long)BLOCK * s.kv_heads + head;
-        long count = seen.keys - n < BLOCK ? seen.keys - n : BLOCK;
-        decode_scales(kv->key_scales + at, s.kv_heads, count, t.key_scales + n);
-        decode_scales(kv->value_scales + at, s.kv_heads, count, t.value_scales + n);
+    long rows = span.rows * s.group, heads = s.kv_heads * s.group, values = padded(s.value_size);
+    long from = window ? most(span.start + 1 - window, 0) / BLOCK * BLOCK : 0;
+    memset(t.sums, 0, sizeof(float) * (size_t)(rows * values));
+    for (long row = 0; row < rows; row++) {
+        t.highest[row] = sinks ? sinks[row % s.group] : -INFINITY;
+        t.total[row] = sinks ? 1 : 0;
     }
-}
-
-static struct seen seen_by(struct span span, long window)
-{
-    long first = window && span.start + 1 > window ? (span.start + 1 - window) / BLOCK * BLOCK : 0;
-    long end = span.start + span.rows < span.keys ? span.start + span.rows : span.keys;
-    return (struct seen){span.rows, end > first ? end - first : 0, span.start - first, window,
-                         span.blocks + first / BLOCK};
+    for (long end = least(span.start + span.rows, span.keys), behind; from < end; from = behind) {
+        long first = from / PANEL * PANEL;
+        behind = least((from / PIECE + 1) * PIECE, end);
+        struct piece p = {first, from, behind, span.blocks + first / BLOCK};
+        pack_head(s, kv, head, p, t);
+        for (long begin = 0; begin < rows; begin += t.at_once)
+            attend_rows(s, span, window, kv->key_scales != 0, p, t, begin, least(rows - begin, t.at_once), query);
+    }
+    for (long row = 0; row < rows; row++) {
+        long at = row / s.group * heads + row % s.group;
+        float total = t.total[row] > 0 ? t.total[row] : 1; /* nothing is seen: -inf + log 1 */
+        for (long i = 0; i < s.value_size; i += 16) {
+            __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(t.sums + row * values + i), _mm512_set1_ps(1 / total));
+            _mm256_storeu_si256((void *)(out + at * s.value_size + i), (__m256i)_mm512_cvtneps_pbh(sum));
+        }
+        if (lse)
+            lse[at] = t.highest[row] + logf(total);
+    }
 }
 
 int span_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
@@ -285,22 +301,17 @@ int span_attention(const struct shape *shape, const struct batch *batch, const b
         struct span span = span_of(batch, unit / s.kv_heads);
         if (span.rows == 1)
             continue;
-        struct seen seen = seen_by(span, batch->window);
         struct scratch t = {.at_once = by_tiles ? TILED_ROWS : ROWS_MAX};
-        char *memory = scratch_for(s, seen, kv->key_scales != 0, &t);
+        char *memory = scratch_for(s, span.rows * s.group, &t);
         if (!memory) {
             failed = 1;
             continue;
         }
         long head = unit % s.kv_heads, query_head = (span.row * s.kv_heads + head) * s.group;
-        pack_head(s, kv, head, seen, t);
         if (by_tiles)
             begin_tiles(TILE_ROWS);
-        for (long begin = 0; begin < span.rows * s.group; begin += t.at_once) {
-            long left = span.rows * s.group - begin;
-            attend_rows(s, seen, t, sinks ? sinks + head * s.group : 0, begin, left < t.at_once ? left : t.at_once,
-                        query + query_head * s.key_size, out + query_head * s.value_size, lse ? lse + query_head : 0);
-        }
+        attend_span(s, span, batch->window, kv, head, sinks ? sinks + head * s.group : 0, t,
+                    query + query_head * s.key_size, out + query_head * s.value_size, lse ? lse + query_head : 0);
         if (by_tiles)
             end_tiles();
         free(memory);
