@@ -12,6 +12,7 @@ from molink.stage_protocol.messages import StageLoaded
 from molink.wire.elements import Elements
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Batch
+from molink_scheduler.kv.changes import NOWHERE, AwayBlocks
 from molink_scheduler.request import ModelLimits
 from molink_scheduler.stage.replay_log import ReplayLog
 
@@ -108,6 +109,8 @@ class RowsKept(NamedTuple):
     """Whether these may stay."""
     blocks: int | None = None
     """KV blocks that there are places for now, where that is fewer than before; None: it is not."""
+    away: AwayBlocks = NOWHERE
+    """Blocks below the device's memory that may stay, too."""
 
 
 Sketch = tuple[float, int, int, tuple[float, ...]]

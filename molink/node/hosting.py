@@ -36,7 +36,8 @@ class StageLauncher(Protocol):
         is room for it."""
 
     async def stand_down(self) -> None:
-        """End what waits: nobody counts on this node any more."""
+        """End what waits, and forget what the stage has cached: nobody counts on this node any
+        more."""
 
 
 MoveLink = Callable[[MovePath], None]

@@ -55,6 +55,9 @@ FRACTION_STEP, PROGRESS_PERIOD_S = 0.05, 5.0
 """Progress is reported when it has grown by so much, or at all after so long: a coordinator gives a
 download up that does not go on."""
 
+FORGET_AFTER_S = 120.0
+"""A ring that has lost a stage goes on within 60 s, or ends; so long what it has cached is kept."""
+
 STAND_READY_AFTER_S = 5.0
 """What has just joined has its users' prompts to compute, and importing torch takes seconds of a
 processor."""
@@ -82,6 +85,8 @@ class StageManager:
     _epoch: int | None = None
     """Epoch of the ring that the stage has joined; None: of none yet."""
     _task: asyncio.Task[None] | None = None
+    _forgetting: asyncio.Task[None] | None = None
+    """Forgets what a stage has cached that is gone."""
     _reported_fraction: float = 0.0
     _allowed: tuple[str, ...] = ()
     """Public keys in Z85 of those whose links the stage accepts."""
@@ -141,14 +146,14 @@ class StageManager:
         """Carry this out from now on; an assignment that is not newer changes nothing."""
         if self.assignment is not None and assignment.revision <= self.assignment.revision:
             return
-        await cancel(self._task)
+        await cancel(self._task, self._forgetting)
         self.assignment = assignment
         self._task = spawn(self._carry_out(assignment))
 
     async def reclaim(self) -> None:
         """End the stage although a ring counts on it: the owner wants the PC."""
         assignment = self.assignment
-        await cancel(self._task)
+        await cancel(self._task, self._forgetting)
         if assignment is not None:
             self.assignment = assignment.model_copy(update={"command": Stop()})
             await self._give_up(self.assignment, "Its owner has taken the PC back.")
@@ -163,7 +168,7 @@ class StageManager:
 
     async def stop(self) -> None:
         """End the stage and whatever is under way."""
-        await cancel(self._task)
+        await cancel(self._task, self._forgetting)
         await self._end_process()
         await self.launcher.stand_down()
         self.state = "standby"
@@ -187,6 +192,13 @@ class StageManager:
         except Exception as error:
             log.exception("an assignment could not be carried out")
             await self._give_up(assignment, f"The node stopped on {type(error).__name__}.")
+        if self.handle is None:
+            self._forgetting = spawn(self._forget())
+
+    async def _forget(self) -> None:
+        """Its ring has the layers loaded again by then, or never will."""
+        await asyncio.sleep(FORGET_AFTER_S)
+        await self.launcher.stand_down()
 
     async def _obey(self, assignment: Assignment) -> None:
         match assignment.command:

@@ -54,11 +54,14 @@ def _source(
         settings = HeadSettings(join.ring, row_bytes, limits=layers.limits)
         cache = before.book.cache if isinstance(before, HeadScheduler) else None
         requests = KeptRequests(resume, frozenset(kept.missing))
-        return HeadScheduler(settings, requests, cache, room)
+        head = HeadScheduler(settings, requests, cache, room)
+        if isinstance(before, HeadScheduler):
+            head.book.fetches.follow(before.book.fetches)
+        return head
     ledger = KvLedger(room.blocks, layers.loaded.state_slots)
     table = BlockTable.of(ledger, join.ring.tiers)
     book = StageBook.of(table, layers.limits, join.ring.state_snapshots, room)
-    book.resume(resume, frozenset() if before is None else kept.cached)
+    book.resume(resume, frozenset() if before is None else kept.cached, kept.away)
     chosen = join.ring.span_tokens
     fed_max = fed_rows_max(chosen, passed_on=resume.next_fresh)
     rows_max, cut_tokens = chosen or SPAN_TOKENS, join.ring.cut_tokens

@@ -187,7 +187,8 @@ class StageLoop:
         kept = self.engine.rows_kept(resume, source.computed_tokens(), log.has)
         if kept.blocks is not None:
             source.room.begin(kept.blocks)
-        stays = self.cache.go_on(kept, self.layers.block_bytes)
+        kept = self.cache.go_on(kept, self.layers.block_bytes, command.epoch)
+        stays = kept.chains_stay
         for request_id in kept.gone:
             self._forget(Release(request_id))
         log.go_on(resume.without(kept.missing))
@@ -200,7 +201,7 @@ class StageLoop:
         if self.links.connect(command):
             offered = self.sent.offered(resume, kept) if stays else ()
             offer = RoomOffer.of(source.room)
-            self.report(StageReady(command.epoch, kept.missing, offered, offer))
+            self.report(StageReady(command.epoch, kept.missing, offered, offer, kept.away))
 
     def _forget(self, release: Release) -> None:
         request_id, refused = release.request_id, self.packing.refused

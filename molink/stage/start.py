@@ -8,15 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from molink.engine_protocol.engine import Engine
-from molink.engine_protocol.values import Prepared
+from molink.engine_protocol.values import Prepared, RowsKept
+from molink.stage.cache.kept_index import kv_identity
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.drafting.loading import drafters_of
+from molink.stage.entering import resume_of
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extender, loaded_stage, progress_to
 from molink.stage.health.head_health import with_head
 from molink.stage.health.health_reports import HealthReports
 from molink.stage.health.recent_work import RecentWork
-from molink.stage.joining import new_core
+from molink.stage.joining import NOTHING_KEPT, new_core
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
@@ -33,6 +35,7 @@ from molink.stage_protocol.messages import (
 )
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.kv.capacity import StageRoom
+from molink_scheduler.kv.changes import AwayBlocks
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 
 SWITCH_INTERVAL_S = 0.0005
@@ -63,11 +66,14 @@ def start_stage(
     drafters = drafters_of(load, layers, new_engine)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys)
-    stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake)
+    identity = kv_identity(load, layers)
+    stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity)
     steer(stage_cache.host.steered(links.handle))
     report(loaded_stage(layers, links, stage_cache.tiers))
-    join = _joined(links, expect_join(), report)
-    core = new_core(layers, join, StageRoom(layers.kv_blocks))
+    join = expect_join()
+    kept = _left_before(stage_cache, layers, join)
+    _join(links, join, report, kept.away)
+    core = new_core(layers, join, StageRoom(layers.kv_blocks), kept)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     sent = _sent_log(layers, join)
     shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)
@@ -90,13 +96,22 @@ def start_stage(
     )
 
 
-def _joined(links: StageLinks, join: EnterRing, report: Callable[[Fact], None]) -> EnterRing:
-    """Connect to the ring's other stages, and say so."""
+def _left_before(cache: StageCache, layers: Prepared, join: EnterRing) -> RowsKept:
+    """What the process before has left on the disk, where it may stay."""
+    stays = resume_of(join).chains_stay
+    away = cache.begin(layers.block_bytes, join.epoch, chains_stay=stays)
+    return NOTHING_KEPT._replace(away=away)
+
+
+def _join(
+    links: StageLinks, join: EnterRing, report: Callable[[Fact], None], away: AwayBlocks
+) -> None:
+    """Connect to the ring's other stages, and say so, and which blocks the process before has
+    left."""
     stands = links.connect(join)
     _yield_to_links()
     if stands:
-        report(StageReady(join.epoch))
-    return join
+        report(StageReady(join.epoch, away=away))
 
 
 def _sent_log(layers: Prepared, join: EnterRing) -> SentLog:

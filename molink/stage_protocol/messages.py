@@ -22,6 +22,7 @@ from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.kinds import Kinds
 from molink.wire.schema import Inline, Rules, Schema
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.changes import NOWHERE, AwayBlocks
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, CacheTiers
 from molink_scheduler.resume import RESUMED_MAX, Positions, Resume
 
@@ -244,6 +245,8 @@ class StageReady:
     """Runs of cached blocks that may stay (`Resume.chains_stay`)."""
     offer: RoomOffer = field(default_factory=RoomOffer)
     """The last room that it has offered to its ring."""
+    away: AwayBlocks = NOWHERE
+    """Blocks below its device's memory that may stay, too."""
 
 
 @dataclass(frozen=True, slots=True)

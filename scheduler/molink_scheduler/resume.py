@@ -172,8 +172,19 @@ def common_runs(reports: Iterable[Positions]) -> Positions:
     """Runs that all reports, of one at least, have in common, as `cached_runs` names them."""
     common: list[tuple[int, int]] | None = None
     for report in reports:
-        common = sorted(report) if common is None else _common(common, sorted(report))
+        common = _rising(report) if common is None else _common(common, _rising(report))
     return tuple(common or ())[:CACHE_RUNS_MAX]
+
+
+def _rising(report: Positions) -> list[tuple[int, int]]:
+    """Runs in rising order, whatever a peer has reported."""
+    found, end = list[tuple[int, int]](), 0
+    for first, blocks in sorted(report):
+        start = max(first, end)
+        if start < first + blocks:
+            end = first + blocks
+            found.append((start, end - start))
+    return found
 
 
 def _common(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from molink_scheduler.events import CacheChanged, RequestCancelled
-from molink_scheduler.kv.changes import RetainBlocks
+from molink_scheduler.kv.changes import AwayBlocks, cached_runs
+from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.recovery.events import (
     Event,
     FillerFound,
@@ -50,13 +51,28 @@ class Coming:
     """Node that fills the place; empty: the stage stays."""
 
 
+@dataclass
+class Disk:
+    """File of one lost stage's cached blocks, as its node has kept it."""
+
+    directory: int
+    blocks: dict[int, list[tuple[int, ...]]]
+
+
+@dataclass
 class SurvivingRing(ToyRing):
     """Drives a ring and its recovery from one seed until nothing is left to do."""
+
+    disk_share: float = 0.0
+    """Of the stages that are loaded anew those that find a file of their layers, of any epoch."""
+    unread_share: float = 0.0
+    """Of such a file's blocks those that are named in it and cannot be read."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.missing = self.resumed = self.losses = self.extended = self.ended = 0
         self.refill_s, self.beside = 0.0, False
+        self.disks: dict[tuple[int, ...], list[Disk]] = {}
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -89,7 +105,14 @@ class SurvivingRing(ToyRing):
         self.is_joined = False
         self.refill_s, self.beside = refill_s, beside
         self.gone += [self.coming[place].stage for place in lost]
+        for place in lost:
+            self.keep_disk(self.coming[place].stage)
         self.tell(StagesLost(tuple(Loss(place, may_load_again=False) for place in lost)))
+
+    def keep_disk(self, stage: ToyStage) -> None:
+        if len(parts := stage.layers.parts()) == 1:
+            disk = Disk(stage.directory, parts[0].away_in(FILE))
+            self.disks.setdefault(parts[0].indices, []).append(disk)
 
     def tell(self, event: Event) -> None:
         self.recovery, told = recover(self.recovery, event, self.now)
@@ -173,7 +196,13 @@ class SurvivingRing(ToyRing):
 
     def replacement(self, place: int, member: Member) -> ToyStage:
         """Stage of a node that takes the place of one that is gone."""
-        return self.new_stage(place, tuple(range(*member.layers)), len(self.coming))
+        stage = self.new_stage(place, tuple(range(*member.layers)), len(self.coming))
+        (part,) = stage.layers.parts()
+        if part.indices in self.disks and self.random.random() < self.disk_share:
+            disk = self.random.choice(self.disks[part.indices])
+            part.away, stage.directory = dict(disk.blocks), disk.directory
+            part.tier_of = dict.fromkeys(part.away, FILE)
+        return stage
 
     def enter(self, attempt: int, stage: ToyStage, resume: Resume) -> PlaceReady:
         """A stage enters the epoch; with what it cannot go on, and what it has cached."""
@@ -190,14 +219,26 @@ class SurvivingRing(ToyRing):
             stage.release(request_id)
         stage.log.go_on(resume)
         for part in stage.layers.parts():
-            part.away.clear()
             if not resume.chains_stay:
                 part.cached.clear()
+                part.away.clear()
+        away = self.away_of(stage, resume)
         stage.layers.keep(resume)
         stage.rows.clear()
-        core = self.core(stage.index, len(self.stages), resume, frozenset(missing), stage)
+        core = self.core(stage.index, len(self.stages), resume, frozenset(missing), stage, away)
         stage.core, stage.busy = core, False
-        return PlaceReady(attempt, stage.index, missing, self.cached_of(stage, resume))
+        return PlaceReady(attempt, stage.index, missing, self.cached_of(stage, resume), away)
+
+    def away_of(self, stage: ToyStage, resume: Resume) -> AwayBlocks:
+        if not resume.chains_stay:
+            stage.directory = self.epoch
+        (part,) = stage.layers.parts()[:1]
+        host, file = (cached_runs(part.away_in(tier)) for tier in (HOST, FILE))
+        if resume.fresh:
+            for number in list(part.away):
+                if self.random.random() < self.unread_share:
+                    del part.away[number]
+        return AwayBlocks(host, file, stage.directory)
 
     def behind_windows(self, stage: ToyStage, keeps: dict[int, int]) -> tuple[int, ...]:
         """Requests that a stage cannot go on with, as their windows have moved on."""
@@ -222,7 +263,7 @@ class SurvivingRing(ToyRing):
         for request_id in going_on.missing:
             self.to_head(RequestCancelled(request_id))
         if going_on.cached is not None:
-            self.to_head(CacheChanged(RetainBlocks(going_on.cached)))
+            self.to_head(CacheChanged(going_on.cached))
         self.submit_all(resumed)
         self.tell(WentOn())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from molink_scheduler.resume import RESUMED_MAX, Resume, requests_to_resume
+from molink_scheduler.resume import RESUMED_MAX, Resume, common_runs, requests_to_resume
 
 
 def has_all(request_id: int, tokens: int) -> bool:
@@ -52,3 +52,9 @@ def test_a_stage_says_what_it_lacks(resume, has_rows, missing):
 def test_what_cannot_be_is_refused(requests):
     with pytest.raises(ValueError):
         Resume(requests)
+
+
+def test_what_a_peer_reports_in_any_order_is_taken_in_a_rising_one():
+    report = ((7, 3), (2, 4), (4, 1), (5, 4), (20, 0), (1, 1))
+    assert common_runs([report]) == ((1, 1), (2, 4), (6, 3), (9, 1))
+    assert common_runs([report, ((3, 5), (3, 9))]) == ((3, 3), (6, 2), (8, 1), (9, 1))

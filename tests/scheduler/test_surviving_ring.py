@@ -211,6 +211,62 @@ def test_no_token_changes_when_survivors_with_tiers_keep_their_chains(seed):
     assert rows_again(ring) == 0
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_token_changes_when_lost_stages_come_back_with_a_file(seed):
+    """Of the last loss or of an older one, of a directory that is no more, or in part unreadable;
+    while blocks go to files and come back, and hosts lose what they hold."""
+    tiers = Random(seed).choice([CacheTiers(0, 12), CacheTiers(6, 12), CacheTiers(2, 200)])
+    ring, random = a_ring_with_chains(seed, tiers=tiers, disk_share=0.8)
+    ring.unread_share = random.choice([0.0, 0.0, 0.3])
+    for _ in range(random.randint(2, 6)):
+        places = range(0 if random.random() < 0.2 else 1, ring.stage_count)
+        lost = set(random.sample(places, min(len(places), random.randint(1, 2))))
+        ring.lose_at(random.uniform(0, 14), lost, random.uniform(0.05, 1.0))
+    for _ in range(random.randint(0, 2)):
+        at, place = random.uniform(0, 20), random.randrange(ring.stage_count)
+        ring.short_at(at, place, at + random.uniform(0, 5))
+    for number in random.sample(range(len(ring.answers)), random.randint(0, 2)):
+        ring.cancel_at(random.uniform(0, 14), number)
+    ring.run()
+    ring.assert_all_answered()
+    assert rows_again(ring) == 0
+
+
+@pytest.mark.parametrize("lost", [{1}, {2}, {1, 2}])
+@pytest.mark.parametrize(("disk_share", "hit"), [(1.0, 96), (0.0, 16)])
+def test_what_all_files_hold_is_a_hit_after_a_stage_is_lost(lost, disk_share, hit):
+    """All of its blocks but the first are in files, which are read; that one is sent again."""
+    tiers = CacheTiers(0, 64)
+    ring = SurvivingRing(1, 3, 128, prefix_cache=True, chains_stay=True, tiers=tiers)
+    ring.disk_share = disk_share
+    for at in (0.0, 10.0, 30.0):  # Two families in turn push each other out.
+        ring.submit_at(at, 100, 2, 5)
+    ring.lose_at(20.0, lost, 0.1)
+    ring.run()
+    ring.assert_all_answered()
+    assert ring.begun_cached == [0, 0, hit]
+    assert (ring.fetches, ring.blocks_lost) == (3 * (hit == 96), 0)
+    if hit == 96:
+        assert {part.adopted for stage in ring.stages for part in stage.layers.parts()} == {0, 1}
+
+
+def test_a_file_of_another_directory_is_no_hit():
+    """The head is lost behind the stage whose file is found again: numbers begin anew then, and
+    the families come in another order."""
+    tiers = CacheTiers(0, 64)
+    ring = SurvivingRing(1, 3, 128, prefix_cache=True, chains_stay=True, tiers=tiers)
+    for at in (0.0, 10.0, 40.0, 30.0, 70.0, 60.0):
+        ring.submit_at(at, 100, 2, 5)
+    ring.lose_at(20.0, {1}, 0.1)  # Its file has the first family.
+    ring.lose_at(21.0, {0}, 0.1)
+    ring.lose_at(50.0, {1}, 0.1)
+    ring.push(50.01, lambda: ring.disks[1,].pop())  # The newest is not found.
+    ring.disk_share = 1.0
+    ring.run()
+    ring.assert_all_answered()
+    assert ring.begun_cached == [0, 0, 0, 0, 16, 16] and ring.fetches == 3
+
+
 @pytest.mark.parametrize("moment", range(20))
 def test_what_is_on_its_way_back_when_a_stage_is_lost_does_not_stay(moment):
     """One host has lost it, which nobody has heard of yet."""

@@ -36,7 +36,7 @@ from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, RingTerms
 from molink_scheduler.kv.block_table import OWED, BlockTable
 from molink_scheduler.kv.blocks import blocks_for
-from molink_scheduler.kv.changes import FetchBlocks, Fetched, LowerBlocks
+from molink_scheduler.kv.changes import NOWHERE, AwayBlocks, FetchBlocks, Fetched, LowerBlocks
 from molink_scheduler.kv.layer_class import LayerClass, WindowBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import DEVICE, CacheTiers
@@ -130,7 +130,8 @@ class ToyRing:
     def new_stage(self, index: int, layers: tuple[int, ...], stages: int) -> ToyStage:
         core, log = self.core(index, stages, Resume()), ReplayLog(self.log_bytes)
         made = self.new_layers(layers)
-        return ToyStage(index, core, log, blocks_for(self.kv_tokens), made)
+        room = blocks_for(self.kv_tokens)
+        return ToyStage(index, core, log, room, made, directory=self.epoch)
 
     def new_layers(self, layers: tuple[int, ...]) -> ToyLayers:
         if self.window is None:
@@ -150,6 +151,7 @@ class ToyRing:
         resume: Resume,
         missing: frozenset[int] = frozenset(),
         before: ToyStage | None = None,
+        away: AwayBlocks = NOWHERE,
     ) -> StageCore:
         if index == 0:
             terms = RingTerms(
@@ -174,7 +176,7 @@ class ToyRing:
             ledger = KvLedger(blocks_for(self.kv_tokens), self.slots)
             book = StageBook.of(BlockTable.of(ledger, self.tiers), LIMITS, WINDOW_SNAPSHOTS)
             offered = [] if before is None else before.layers.parts()[0].cached
-            book.resume(resume, frozenset(offered))
+            book.resume(resume, frozenset(offered), away)
             cut = 1 if self.window is None else STATE_CHUNK_TOKENS
             source = StageQueue.for_steps_of(8, book, cut, refills=resume.chains_stay)
         return StageCore(source, index == stages - 1, resume)

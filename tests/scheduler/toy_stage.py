@@ -22,6 +22,7 @@ from molink_scheduler.kv.changes import (
     RetainBlocks,
 )
 from molink_scheduler.kv.layer_class import REWOUND_TOKENS_MAX, WindowBlocks
+from molink_scheduler.kv.tiers import DEVICE
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
@@ -78,6 +79,8 @@ class ToyLayers:
     """KV of each cached block in device memory, by its number."""
     away: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     """KV of each cached block in a lower tier."""
+    tier_of: dict[int, int] = field(default_factory=dict)
+    """Tier of each of these, and of others that are there no more."""
     can_spare: bool = True
     """Whether the host has memory for what is put away; else it is lost."""
     adopted: int = 0
@@ -144,7 +147,8 @@ class ToyLayers:
                 for number in change.numbers:
                     self.cached.pop(number, None)
                     self.away.pop(number, None)
-            case LowerBlocks():
+            case LowerBlocks(tier):
+                self.tier_of.update(dict.fromkeys(change.numbers, tier))
                 for number in change.numbers:
                     rows = self.cached.pop(number, None)
                     if rows is not None and self.can_spare:
@@ -153,7 +157,18 @@ class ToyLayers:
                 for number in change.numbers:
                     self.cached[number] = self.away.pop(number, LOST)
             case RetainBlocks():
-                self.cached = {one: rows for one, rows in self.cached.items() if one in change}
+                self.cached = {
+                    one: rows for one, rows in self.cached.items() if change.keeps(DEVICE, one)
+                }
+                self.away = {
+                    one: rows
+                    for one, rows in self.away.items()
+                    if change.keeps(self.tier_of[one], one)
+                }
+
+    def away_in(self, tier: int) -> dict[int, list[tuple[int, ...]]]:
+        """KV of each cached block in one lower tier."""
+        return {one: rows for one, rows in self.away.items() if self.tier_of[one] == tier}
 
     def sure(self, numbers: Iterable[int]) -> int:
         """The first of some blocks that are away, as many as are good."""
@@ -267,6 +282,8 @@ class ToyStage:
     busy: bool = False
     feed: ShadowFeed | None = None
     """Of a shadow of the stage behind it."""
+    directory: int = 0
+    """Epoch in which the directory began that has given the numbers of its cached blocks."""
     lost: frozenset[int] = frozenset()
     """Requests of which it has lost something, until it is in the next epoch."""
 
@@ -288,6 +305,8 @@ class ToyStage:
         return outputs
 
     def change_cache(self, change: CacheChange) -> None:
+        if isinstance(change, RetainBlocks):
+            self.directory = change.away.directory
         for part in self.layers.parts():
             part.change_cache(change)
         self.log.change_cache(change)

@@ -31,6 +31,7 @@ from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.capacity import RingCapacity
+from molink_scheduler.kv.changes import AwayBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import ModelLimits, SamplingParams
@@ -376,7 +377,8 @@ def test_a_stage_goes_on_in_the_next_epoch_with_what_it_keeps(neighbours):
     ports = neighbours.peer.ports[0], neighbours.stage.ports[0]
     neighbours.joins.append(join(ports[0], 2, Resume(((0, 1), (1, 5)))))
     neighbours.stage.wake()
-    assert neighbours.facts.get(timeout=ANSWERS_WITHIN_S) == StageReady(2, missing=(1,))
+    ready = StageReady(2, missing=(1,), away=AwayBlocks(directory=2))
+    assert neighbours.facts.get(timeout=ANSWERS_WITHIN_S) == ready
     assert neighbours.engine.held == {0} and neighbours.engine.kept == [(0, 1)]
     neighbours.peer.send_next(message(batch(Span(0, 1, 2, True), admits=False)))  # Of epoch 1.
     neighbours.peer.connect(join(ports[1], 2))

@@ -13,6 +13,7 @@ from pathlib import Path
 from molink.checkpoint.stage_size import stage_size
 from molink.control.messages.payloads import AssignedWork
 from molink.errors import StageError
+from molink.node.kept_cache import KeptCache
 from molink.node.stage_handle import StageHandle, WarmStage
 from molink.stage_protocol.messages import LoadStage
 from molink.wire.curve_keys import CurveKeys
@@ -105,6 +106,7 @@ class AgentStageLauncher:
     listen_address: ListenAddress
     cache: WeightsCache
     _warm: WarmStage = field(default_factory=WarmStage)
+    _kept: KeptCache = field(default_factory=KeptCache)
     _memory_bytes: int = 0
     """Lent to the stage that is being prepared."""
 
@@ -125,7 +127,7 @@ class AgentStageLauncher:
         self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
     ) -> StageHandle:
         """Tell the process what to load."""
-        load = self._command(work, directory, allowed)
+        load = self._kept.lent(self._command(work, directory, allowed))
         return await self._warm.start("This PC's stage", load)
 
     async def more(
@@ -158,7 +160,8 @@ class AgentStageLauncher:
             await self._warm.begin(work.threads)
 
     async def stand_down(self) -> None:
-        """End the process that waits."""
+        """End the process that waits, and forget what the stage has cached."""
+        self._kept.forget()
         await self._warm.drop()
 
     async def _check(

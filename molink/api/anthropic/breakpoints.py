@@ -19,6 +19,7 @@ from molink.api.anthropic.schemas import (
     CustomTool,
     InputMessage,
     ThinkingBlock,
+    ToolResultBlock,
 )
 from molink.api.chat.content import as_parts
 from molink.api.chat.prompt import ChatPrompt, tokens_alike
@@ -78,11 +79,28 @@ def _marks_of_messages(body: CountTokensBody) -> Iterator[Breakpoint]:
     last = len(body.messages) - 1, len(body.messages[-1].content) - 1
     for number, message in enumerate(body.messages):
         for place, block in enumerate(message.content):
-            if not isinstance(block, ThinkingBlock) and block.cache_control:
+            if isinstance(block, ThinkingBlock):
+                continue
+            where, is_last = f"messages.{number}.content.{place}", (number, place) == last
+            if isinstance(block, ToolResultBlock):
+                yield from _marks_of_result(body, number, place, where, is_last=is_last)
+            if block.cache_control:
                 beginning = partial(_up_to_block, body, number, place)
-                where = f"messages.{number}.content.{place}"
-                is_last = (number, place) == last
                 yield _mark(where, block.cache_control, None if is_last else beginning)
+
+
+def _marks_of_result(
+    body: CountTokensBody, number: int, place: int, where: str, *, is_last: bool
+) -> Iterator[Breakpoint]:
+    """Marks on the parts of a tool's result, each in front of one on the result itself."""
+    result = body.messages[number].content[place]
+    assert isinstance(result, ToolResultBlock), "others have no parts"
+    for part, content in enumerate(result.content):
+        if content.cache_control:
+            is_end = is_last and part == len(result.content) - 1
+            beginning = partial(_up_to_part, body, number, place, part)
+            path = f"{where}.content.{part}"
+            yield _mark(path, content.cache_control, None if is_end else beginning)
 
 
 def _mark(
@@ -100,6 +118,16 @@ def _up_to_block(body: CountTokensBody, number: int, place: int) -> CountTokensB
     message = body.messages[number]
     cut = message.model_copy(update={"content": message.content[: place + 1]})
     return body.model_copy(update={"messages": [*body.messages[:number], cut]})
+
+
+def _up_to_part(body: CountTokensBody, number: int, place: int, part: int) -> CountTokensBody:
+    cut = _up_to_block(body, number, place)
+    blocks = cut.messages[-1].content
+    result = blocks[-1]
+    assert isinstance(result, ToolResultBlock), "others have no parts"
+    shorter = result.model_copy(update={"content": result.content[: part + 1]})
+    message = cut.messages[-1].model_copy(update={"content": [*blocks[:-1], shorter]})
+    return cut.model_copy(update={"messages": [*cut.messages[:-1], message]})
 
 
 def _check(marks: list[Breakpoint]) -> None:

@@ -16,7 +16,6 @@ from molink.api.chat.content import (
     NO_CONTENT,
     OTHER,
     Arguments,
-    Content,
     ContentPart,
     OrEmpty,
     as_parts,
@@ -90,6 +89,12 @@ class MarkedPart(ContentPart):
     cache_control: CacheControl | None = None
 
 
+MarkedContent = Annotated[
+    list[MarkedPart], FailFast(), BeforeValidator(as_parts, str | list[MarkedPart] | None)
+]
+"""Content of a tool's result."""
+
+
 class ThinkingBlock(Part):
     """Thoughts of the model before an earlier answer."""
 
@@ -112,7 +117,7 @@ class ToolResultBlock(Part):
 
     type: Literal["tool_result"]
     tool_use_id: OrEmpty = ""
-    content: Content = NO_CONTENT
+    content: MarkedContent = NO_CONTENT
     is_error: bool | None = None
     """Whether the call failed; what the model reads of it is the content."""
     cache_control: CacheControl | None = None

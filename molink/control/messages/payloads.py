@@ -39,6 +39,7 @@ from molink.control.versions import UNTOLD
 from molink.json_object import JsonObject
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import HEALTH, LOADED, StageLoaded, StageReady, StageWork
+from molink_scheduler.kv.changes import AwayBlocks
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.resume import RESUMED_MAX
 
@@ -266,6 +267,11 @@ class StageFact(Message):
     """Requests of `GoOn.resume` that a stage that is "ready" cannot go on with."""
     cached: Annotated[tuple[tuple[Number, Number], ...], Field(max_length=CACHE_RUNS_MAX)] = ()
     """Runs of cached blocks that may stay on a stage that is "ready"."""
+    in_host: Annotated[tuple[tuple[Number, Number], ...], Field(max_length=CACHE_RUNS_MAX)] = ()
+    """Runs in host memory that may stay, too."""
+    in_file: Annotated[tuple[tuple[Number, Number], ...], Field(max_length=CACHE_RUNS_MAX)] = ()
+    directory: Number = 0
+    """Directory that has numbered these (`AwayBlocks`)."""
     offer: tuple[Number, Number] = (0, 0)
     """Number of the last offer of room for KV of a stage that is "ready", and its tokens."""
 
@@ -277,8 +283,16 @@ class StageFact(Message):
             kind="ready",
             missing=ready.missing,
             cached=ready.cached,
+            in_host=ready.away.host,
+            in_file=ready.away.file,
+            directory=ready.away.directory,
             offer=(ready.offer.number, ready.offer.kv_tokens),
         )
+
+    @property
+    def away(self) -> AwayBlocks:
+        """Blocks below the device's memory that may stay."""
+        return AwayBlocks(self.in_host, self.in_file, self.directory)
 
 
 class NodeHealth(Message):

@@ -5,7 +5,7 @@ lie where the operator names them. Its reports and commands are the same, throug
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from molink.control.addresses import BrokerAddress, Credentials
@@ -22,6 +22,7 @@ from molink.control.messages.topics import ASSIGNMENT, PROFILE, SHADOW
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.node.control_session import ControlSession
 from molink.node.hosting import MoveLink
+from molink.node.kept_cache import KeptCache
 from molink.node.stage_handle import StageHandle, WarmStage
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import (
@@ -43,6 +44,7 @@ class _Launcher:
     index: int
     warm: WarmStage
     """The warm stage process that all stages of this PC share."""
+    kept: KeptCache = field(default_factory=KeptCache)
 
     async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         return self.plan.path
@@ -50,8 +52,8 @@ class _Launcher:
     async def start(
         self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
     ) -> StageHandle:
-        name, load = self.plan.name(self.index), self.plan.load(self.index, work)
-        return await self.warm.start(name, load, self._arguments)
+        load = self.kept.lent(self.plan.load(self.index, work))
+        return await self.warm.start(self.plan.name(self.index), load, self._arguments)
 
     async def more(
         self, work: AssignedWork, allowed: tuple[str, ...], report: Callable[[float], None]
@@ -64,7 +66,9 @@ class _Launcher:
             await self.warm.begin(work.threads, self._arguments)
 
     async def stand_down(self) -> None:
-        """Nothing to do: another stage may need what waits, and it ends with the cluster."""
+        """Forget what the stage has cached. Another stage may need the process that waits, which
+        ends with the cluster."""
+        self.kept.forget()
 
     @property
     def _arguments(self) -> tuple[str, ...]:

@@ -59,7 +59,6 @@ from molink.wire.frames import (
     Submit,
 )
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
-from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.recovery.instructions import ResumeRequests
 from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.routing.ring_forecast import RingState
@@ -234,8 +233,8 @@ class RingClient:
         self.ring, self._is_paused = ring, False
         self.take_room()
         if going_on.cached is not None:
-            retained = () if self._is_clear_due else going_on.cached
-            self.links.send(ChangeCache(RetainBlocks(retained)))
+            retained = going_on.cached
+            self.links.send(ChangeCache(retained.emptied if self._is_clear_due else retained))
         self.prospects.begins_anew()
         self._set_codec(self.codec.codec)
         resumed = (going_on.listed & self._live.keys()) - going_on.missing

@@ -262,7 +262,7 @@ class Recovery:
                 resume=resume,
             )
             fact = await stages[place].enter(command)
-            ready = PlaceReady(self._attempt, place, fact.missing, fact.cached)
+            ready = PlaceReady(self._attempt, place, fact.missing, fact.cached, fact.away)
             self._tell(joined, ready)
 
         await gathered(join(place, resume) for place, resume in enumerate(resumes))

@@ -23,6 +23,7 @@ from molink_scheduler.kv.changes import (
     OutwardChange,
     RetainBlocks,
 )
+from molink_scheduler.kv.tiers import DEVICE
 
 
 class CachingPart(Protocol):
@@ -119,7 +120,7 @@ class BlocksOfParts:
     def _retain(self, change: RetainBlocks) -> None:
         for part in self.parts:
             cached = part.kv.cached_numbers()  # A part that is new has none of the others'.
-            part.kv.drop([number for number in cached if number not in change])
+            part.kv.drop([number for number in cached if not change.keeps(DEVICE, number)])
 
     def _put_away(self, numbers: Iterable[int]) -> LeavingBlocks | None:
         """Those of the blocks that are here are free from now on, and can be copied out."""

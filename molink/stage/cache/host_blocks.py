@@ -47,6 +47,11 @@ class HostBlocks:
     def __contains__(self, number: int) -> bool:
         return number in self._slots
 
+    def numbers(self) -> list[int]:
+        """Blocks that are here."""
+        with self._changing:
+            return [*self._slots]
+
     def get(self, number: int) -> BlockBytes | None:
         """A block; None: it is not here."""
         with self._changing:

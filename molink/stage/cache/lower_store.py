@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink.engine_protocol.engine import BlocksIn, BlocksOut
+from molink_scheduler.kv.changes import NOWHERE, AwayBlocks, RetainBlocks
 from molink_scheduler.kv.tiers import CacheTiers
 
 
@@ -29,8 +30,14 @@ class LowerStore(Protocol):
     def fetch(self, fetch_id: int, arriving: BlocksIn) -> None:
         """Bring blocks back, and answer when they are sure."""
 
-    def clear(self, block_bytes: int) -> None:
-        """Keep nothing, and blocks of this size from then on."""
+    def clear(self, block_bytes: int, directory: int = 0) -> None:
+        """Keep nothing, and from then on blocks of this size that the directory numbers."""
+
+    def holds(self) -> AwayBlocks:
+        """Blocks that are here when nothing is written or read any more."""
+
+    def retain(self, change: RetainBlocks) -> None:
+        """Keep no others than the head says, under its numbers."""
 
     def shed(self) -> None:
         """Lose the blocks in host memory."""
@@ -65,8 +72,15 @@ class EmptyStore:
         """Fail: nobody is told of room here, so nobody fetches."""
         arriving.end(LookupError(f"fetch {fetch_id} asks a stage that has no lower tiers"))
 
-    def clear(self, block_bytes: int) -> None:
+    def clear(self, block_bytes: int, directory: int = 0) -> None:
         """Forget all blocks: none are here."""
+
+    def holds(self) -> AwayBlocks:
+        """Blocks that are here: none."""
+        return NOWHERE
+
+    def retain(self, change: RetainBlocks) -> None:
+        """Forget others: none are here."""
 
     def shed(self) -> None:
         """Lose the blocks in host memory: none are there."""

@@ -19,6 +19,7 @@ from molink.stage.cache.lower_store import EmptyStore, LowerStore
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.kv.changes import (
+    AwayBlocks,
     CacheChange,
     DropBlocks,
     FetchBlocks,
@@ -52,9 +53,11 @@ class StageCache:
         device: CachedBlocks,
         layers: Prepared,
         wake: Callable[[], None],
+        identity: bytes = b"",
     ) -> "StageCache":
         """Cache for a stage that has loaded; `wake` has its loop ask what is back. What is cached
-        of layers that keep states stays in the device's memory."""
+        of layers that keep states stays in the device's memory. `identity`: of whose KV it may
+        believe what the process before has left."""
         cache = cls(device)
         if room is None or room.is_empty:
             return cache
@@ -69,7 +72,8 @@ class StageCache:
             wake()
 
         share = _host_share(room, layers)
-        taken = replace(room, ram_bytes=share.taken_bytes)
+        kept = room.kept and room.kept.for_layers(identity)
+        taken = replace(room, ram_bytes=share.taken_bytes, kept=kept)
         if not taken.is_empty:
             store = CacheStore(taken, layers.block_bytes, fetched)
             store.start(device, layers.kv_blocks)
@@ -92,8 +96,11 @@ class StageCache:
     def change(self, change: CacheChange) -> None:
         """Do as the head says; what comes back is in `take_read` once it is there."""
         match change:
-            case KeepBlocks() | RetainBlocks():
+            case KeepBlocks():
                 self.device.blocks_out(change)
+            case RetainBlocks():
+                self.device.blocks_out(change)
+                self.store.retain(change)
             case DropBlocks():
                 self._drop(change)
             case LowerBlocks():
@@ -128,18 +135,27 @@ class StageCache:
             arriving.check()
         return [self._read.popleft() for _ in range(len(self._read))]
 
-    def go_on(self, kept: RowsKept, block_bytes: int) -> bool:
-        """Whether what the device caches stays in the ring's next epoch; else nothing is cached any
-        more. Lower tiers begin empty, with blocks of this size from now on. Raises StageError where
-        blocks that stay could not be copied in."""
-        self.store.clear(block_bytes)  # Nothing is filled any more when it returns.
+    def begin(self, block_bytes: int, epoch: int, *, chains_stay: bool) -> AwayBlocks:
+        """Begin the ring's epoch: what may stay below the device's memory where chains do. Else the
+        head's directory begins with the epoch, and so do lower tiers, with blocks of this size."""
+        if chains_stay:
+            return self.store.holds()
+        self.store.clear(block_bytes, epoch)
+        return AwayBlocks(directory=epoch)
+
+    def go_on(self, kept: RowsKept, block_bytes: int, epoch: int) -> RowsKept:
+        """What is left, with what may stay below the device's memory, in the ring's next epoch;
+        where chains do not stay nothing is cached any more. Raises StageError where blocks that
+        stay could not be copied in."""
+        away = self.begin(block_bytes, epoch, chains_stay=kept.chains_stay)
+        # Nothing is filled any more now.
         for arriving in self._arriving if kept.chains_stay else ():
             arriving.check()
         self._read.clear()
         self._arriving.clear()
         if not kept.chains_stay:
             self.device.blocks_out(RetainBlocks())
-        return kept.chains_stay
+        return kept._replace(away=away)
 
     def shed(self) -> None:
         """Drop the blocks cached in host memory: the host is short of it."""

@@ -21,7 +21,13 @@ from molink.engine_protocol.engine import BlocksIn, BlocksOut, CachedBlocks
 from molink.stage.cache.sealed_file import TAG_BYTES
 from molink.stage.cache.tier_blocks import TierBlocks
 from molink.stage_protocol.cache_room import CacheRoom
-from molink_scheduler.kv.changes import DropBlocks, Fetched, LowerBlocks
+from molink_scheduler.kv.changes import (
+    AwayBlocks,
+    DropBlocks,
+    Fetched,
+    LowerBlocks,
+    RetainBlocks,
+)
 from molink_scheduler.kv.tiers import FILE, HOST, TIER_BLOCKS_MAX, CacheTiers
 
 JOBS_MAX = 1024
@@ -55,6 +61,19 @@ class _Clear:
     done: threading.Event
     block_bytes: int
     """Bytes of a block from then on."""
+    directory: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Halt:
+    """The ring's epoch ends."""
+
+    done: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class _Retain:
+    change: RetainBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,7 @@ class _Shed:
     """The host needs its memory."""
 
 
-_Job = _Put | _Drop | _Fetch | _Clear | _Shed
+_Job = _Put | _Drop | _Fetch | _Clear | _Halt | _Retain | _Shed
 
 
 @dataclass(slots=True)
@@ -80,7 +99,7 @@ class CacheStore:
 
     def __post_init__(self) -> None:
         tiers = self._room_for(self.block_bytes)
-        self._blocks = TierBlocks(self.room.folder, self.block_bytes, tiers)
+        self._blocks = TierBlocks(self.room.folder, self.block_bytes, tiers, self.room.kept)
         self._jobs = queue.Queue(maxsize=JOBS_MAX)
 
     @property
@@ -126,12 +145,23 @@ class CacheStore:
         """Bring blocks back; `fetched` is called when they are sure."""
         self._jobs.put(_Fetch(fetch_id, arriving))
 
-    def clear(self, block_bytes: int) -> None:
-        """Keep nothing, and blocks of this size from then on. Returns when nothing is written or
-        read any more."""
+    def clear(self, block_bytes: int, directory: int = 0) -> None:
+        """Keep nothing, and from then on blocks of this size that the directory numbers. Returns
+        when nothing is written or read any more."""
         done, self._is_clearing = threading.Event(), True
-        self._jobs.put(_Clear(done, block_bytes))
+        self._jobs.put(_Clear(done, block_bytes, directory))
         done.wait()
+
+    def holds(self) -> AwayBlocks:
+        """Blocks that are here when nothing is written or read any more."""
+        done, self._is_clearing = threading.Event(), True
+        self._jobs.put(_Halt(done))
+        done.wait()
+        return self._blocks.held()
+
+    def retain(self, change: RetainBlocks) -> None:
+        """Keep no others than the head says, under its numbers."""
+        self._jobs.put(_Retain(change))
 
     def shed(self) -> None:
         """Lose the blocks in host memory."""
@@ -167,11 +197,16 @@ class CacheStore:
                 self._blocks.forget(numbers)
             case _Fetch():
                 self._bring_back(job)
-            case _Clear(done, block_bytes):
+            case _Clear(done):
                 try:
-                    self._clear(block_bytes)
+                    self._clear(job)
                 finally:
                     done.set()  # The stage's loop waits for it, whatever the disk says.
+            case _Halt(done):
+                self._is_clearing = False
+                done.set()
+            case _Retain(change):
+                self._blocks.retain(change)
             case _Shed():
                 self._blocks.empty_host()
 
@@ -199,10 +234,10 @@ class CacheStore:
         finally:
             self._blocks.forget(numbers)
 
-    def _clear(self, block_bytes: int) -> None:
-        tiers, self._is_clearing = self.tiers_of(block_bytes), False
-        self.block_bytes = block_bytes
-        self._blocks.clear(tiers, block_bytes)
+    def _clear(self, job: _Clear) -> None:
+        tiers, self._is_clearing = self.tiers_of(job.block_bytes), False
+        self.block_bytes = job.block_bytes
+        self._blocks.clear(tiers, job.block_bytes, job.directory)
 
     # -- the beginning --------------------------------------------------------------------------
 
@@ -213,11 +248,14 @@ class CacheStore:
 
     def _probe(self, device: CachedBlocks, blocks_max: int) -> tuple[float, float]:
         """Seconds to read a block from the file, if there is one, and to copy one into the device.
-        Nobody holds a block yet."""
+        The device holds no block yet; those that the process before has left are read, or lost."""
         tier = FILE if self.tiers.file_blocks else HOST
         count = min(PROBED_BLOCKS, self.tiers.capacity(tier), blocks_max)
-        numbers = range(count)
-        self._keep(_Put(tier, numbers, _sample(device, count)))
+        numbers = self._blocks.readable(count)
+        is_sample = not numbers
+        if is_sample:
+            numbers = range(count)
+            self._keep(_Put(tier, numbers, _sample(device, count)))
         self._blocks.settle()
         began = time.perf_counter()
         found = self._blocks.found(numbers)
@@ -227,9 +265,10 @@ class CacheStore:
         copied_at = time.perf_counter()
         if found:
             device.blocks_out(DropBlocks(((0, len(found)),)))
-        self._blocks.forget(numbers)
-        read_s = read_at - began if tier == FILE else 0.0
-        return read_s / max(1, count), (copied_at - read_at) / max(1, count)
+        if is_sample:
+            self._blocks.forget(numbers)
+        read_s, count = read_at - began if tier == FILE else 0.0, max(1, len(numbers))
+        return read_s / count, (copied_at - read_at) / count
 
 
 def _sample(device: CachedBlocks, count: int) -> BlocksOut | None:

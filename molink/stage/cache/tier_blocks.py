@@ -16,7 +16,9 @@ from molink.engine_protocol.engine import BlocksOut
 from molink.engine_protocol.values import BlockBytes
 from molink.stage.cache.host_blocks import HostBlocks
 from molink.stage.cache.sealed_file import SealedFile
-from molink_scheduler.kv.tiers import FILE, CacheTiers
+from molink.stage_protocol.cache_room import KeptFiles
+from molink_scheduler.kv.changes import AwayBlocks, RetainBlocks, cached_runs
+from molink_scheduler.kv.tiers import FILE, HOST, CacheTiers
 from molink_scheduler.units import MB
 
 log = logging.getLogger(__name__)
@@ -34,16 +36,22 @@ class TierBlocks:
     block_bytes: int
     tiers: CacheTiers
     """Room of each tier."""
+    kept: KeptFiles | None = None
+    """Files that a node keeps for this process and the next; None: the file ends with it."""
     spare_bytes: int = field(init=False, default=sys.maxsize)
     """Host memory that the PC can spare now."""
     host: HostBlocks = field(init=False)
     file: SealedFile | None = field(init=False, default=None)
+    directory: int = field(init=False, default=0)
+    """Directory that has given the blocks' numbers, by the epoch in which it began."""
     _warned_of: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.empty_host()
         if self.tiers.file_blocks:
             self._open_file()
+        if self.file is not None:
+            self.directory = self.file.directory
 
     def empty_host(self) -> None:
         """Have no block in host memory, and let the system have that."""
@@ -56,11 +64,25 @@ class TierBlocks:
         self.host.spare(size_bytes // self.block_bytes)
 
     def _open_file(self) -> None:
+        place = Path(self.folder), self.tiers.file_blocks, self.block_bytes
         try:
-            self.file = SealedFile(Path(self.folder), self.tiers.file_blocks, self.block_bytes)
+            self.file = self._kept_file(*place) or SealedFile(*place)
         except OSError as error:
             self.tiers = CacheTiers(self.tiers.host_blocks)
             self.warn(f"there is no file in {self.folder}, so none of the disk is used", error)
+
+    def _kept_file(self, folder: Path, slots_max: int, block_bytes: int) -> SealedFile | None:
+        """The file that outlives the stage; None: there is none, or it cannot be opened."""
+        if self.kept is None:
+            return None
+        try:
+            file = SealedFile(folder, slots_max, block_bytes, self.kept)
+        except OSError as error:
+            self.warn("its node's files cannot be opened, so what it holds ends with it", error)
+            return None
+        if file.unread is not None:
+            self.warn("what a stage before has left in the file is not used", file.unread)
+        return file
 
     def settle(self) -> None:
         """Have the file's content on the disk and, where the system allows it, nowhere else: the
@@ -70,6 +92,32 @@ class TierBlocks:
                 self.file.settle()
         except OSError as error:
             self.warn(f"the disk of {self.folder} does not keep what it is given", error)
+
+    def held(self) -> AwayBlocks:
+        """Blocks that are here, as many as are told of."""
+        file = () if self.file is None else self.file.numbers()
+        return AwayBlocks(cached_runs(self.host.numbers()), cached_runs(file), self.directory)
+
+    def readable(self, count: int) -> Sequence[int]:
+        """So many blocks of the file, or fewer, if they can be read; what cannot be loses all of
+        it."""
+        numbers = [] if self.file is None else sorted(self.file.numbers())[:count]
+        if len(self.found(numbers)) == len(numbers):
+            return numbers
+        try:
+            self.clear(self.tiers, self.block_bytes, 0)
+        except OSError as error:
+            self.file, self.tiers = None, CacheTiers(self.tiers.host_blocks)
+            self.warn("the file that outlives the stage cannot be cleared, nor used", error)
+        return []
+
+    def retain(self, change: RetainBlocks) -> None:
+        """Keep no others than the head says, under its numbers."""
+        if change.away.directory != self.directory:
+            self.clear(self.tiers, self.block_bytes, change.away.directory)
+        file = () if self.file is None else self.file.numbers()
+        for tier, numbers in ((HOST, self.host.numbers()), (FILE, file)):
+            self.forget(number for number in numbers if not change.keeps(tier, number))
 
     def lower(self, number: int) -> None:
         """Move a block from host memory into the file, unless it was lost on its way."""
@@ -160,12 +208,13 @@ class TierBlocks:
             if self.file is not None:
                 self.file.drop(number)
 
-    def clear(self, tiers: CacheTiers, block_bytes: int) -> None:
-        """Keep nothing, and have room for blocks of another size from then on."""
-        self.tiers, self.block_bytes = tiers, block_bytes
+    def clear(self, tiers: CacheTiers, block_bytes: int, directory: int) -> None:
+        """Keep nothing, and have room for blocks of another size from then on, which this directory
+        numbers."""
+        self.tiers, self.block_bytes, self.directory = tiers, block_bytes, directory
         self.empty_host()
         if self.file is not None:
-            self.file.clear(tiers.file_blocks, block_bytes)
+            self.file.clear(tiers.file_blocks, block_bytes, directory)
 
     def warn(self, what: str, error: Exception | None = None, figure: str = "") -> None:
         """Once of each trouble: a slow disk is no reason not to hear that it is full."""

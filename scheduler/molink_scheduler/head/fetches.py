@@ -74,6 +74,11 @@ class Fetches:
     """Blocks that a stage could not read, or not in time, and that are computed again."""
     _next_id: int = field(init=False, default=0)
 
+    def follow(self, before: "Fetches") -> None:
+        """Know the paces of the ring's epoch before: of what was away a part may have stayed."""
+        self.pace.row_s, self.pace.trip_s = before.pace.row_s, before.pace.trip_s
+        self.answers = before.answers
+
     @property
     def is_full(self) -> bool:
         """Whether no other fetch may begin."""

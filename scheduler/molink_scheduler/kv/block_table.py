@@ -17,6 +17,8 @@ from itertools import chain
 from typing import assert_never
 
 from molink_scheduler.kv.changes import (
+    NOWHERE,
+    AwayBlocks,
     CacheChange,
     DropBlocks,
     FetchBlocks,
@@ -25,6 +27,7 @@ from molink_scheduler.kv.changes import (
     KeptBlocks,
     LowerBlocks,
     RetainBlocks,
+    numbers_of,
 )
 from molink_scheduler.kv.fetch_answers import FetchAnswers
 from molink_scheduler.kv.ledger import KvLedger
@@ -53,6 +56,8 @@ class BlockTable:
     _offered: frozenset[int] | None = field(init=False, default=None)
     """Cached blocks of the epoch before, until the head says which stay; None: it has said so, or
     never will."""
+    _offered_away: AwayBlocks = field(init=False, default=NOWHERE)
+    """The same below the device's memory."""
     _is_fresh: bool = field(init=False, default=False)
     """Whether the blocks that stay are owed to this stage."""
 
@@ -131,7 +136,7 @@ class BlockTable:
             case FetchBlocks():
                 self._fetch(change)
             case RetainBlocks():
-                self._retain(change.numbers)
+                self._retain(change)
             case _:
                 assert_never(change)
 
@@ -141,10 +146,13 @@ class BlockTable:
         self.leave([range(number, number + 1) for number in numbers])
         return answer
 
-    def resume(self, offered: frozenset[int] | None, *, fresh: bool) -> None:
-        """Begin an empty table: of the cached blocks `offered` those stay that the head says; None:
-        none. A `fresh` stage holds none of them and is owed all."""
-        self._offered, self._is_fresh = offered, fresh
+    def resume(
+        self, offered: frozenset[int] | None, away: AwayBlocks = NOWHERE, *, fresh: bool
+    ) -> None:
+        """Begin an empty table: of the cached blocks `offered`, and of those `away`, those stay
+        that the head says; None: none. A `fresh` stage holds none in its device's memory and is
+        owed all that stay there."""
+        self._offered, self._offered_away, self._is_fresh = offered, away, fresh
 
     def _keep(self, kept: KeptBlocks) -> None:
         for number in kept.numbers:
@@ -170,10 +178,15 @@ class BlockTable:
         self.kv.bring_back(sum(blocks for _, blocks in change.runs))
         self.answers.begin(change)
 
-    def _retain(self, numbers: Iterable[int]) -> None:
+    def _retain(self, change: RetainBlocks) -> None:
         self._offered = None
-        for number in numbers:
-            self._put(number, OWED if self._is_fresh else DEVICE)
+        for place, runs in (
+            (OWED if self._is_fresh else DEVICE, change.runs),
+            (HOST, change.away.host),
+            (FILE, change.away.file),
+        ):
+            for number in numbers_of(runs):
+                self._put(number, place)
         self.kv.bring_back(self._counts[DEVICE])
 
     def _put(self, number: int, place: int | None) -> None:
@@ -203,6 +216,16 @@ class BlockTable:
             return f"{blocks} cached blocks are to stay, for which there is no room"
         if not self._is_fresh and not offered.issuperset(change.numbers):
             return "cached blocks are to stay that are not here"
+        return self._stay_objection(change)
+
+    def _stay_objection(self, change: RetainBlocks) -> str | None:
+        """Why blocks cannot stay below the device's memory."""
+        for tier, runs in ((HOST, change.away.host), (FILE, change.away.file)):
+            if sum(blocks for _, blocks in runs) > self.tiers.capacity(tier):
+                return "more cached blocks are to stay in a tier than there is room for"
+            here = self._offered_away.place_of
+            if any(here(number) != tier for number in numbers_of(runs)):
+                return "cached blocks are to stay below the device's memory that are not there"
         return None
 
     def _going_objection(self, change: DropBlocks | LowerBlocks | FetchBlocks) -> str | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 
 from molink_scheduler.kv.blocks import named_runs, number_runs
-from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, FILE, HOST
+from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, DEVICE, FILE, HOST
 
 Runs = tuple[tuple[int, int], ...]
 """Runs (first number, blocks) of cached blocks."""
@@ -37,6 +37,19 @@ def check_runs(runs: Runs) -> None:
     """Raise ValueError unless these are runs (first number, blocks)."""
     if len(runs) > CACHE_RUNS_MAX or any(first < 0 or blocks < 1 for first, blocks in runs):
         raise ValueError(f"cached blocks are named in at most {CACHE_RUNS_MAX} runs of one or more")
+
+
+def check_rising(runs: Runs) -> None:
+    """Raise ValueError unless these are runs in rising order."""
+    check_runs(runs)
+    if any(sum(one) > following[0] for one, following in pairwise(runs)):
+        raise ValueError("what stays from the epoch before is named in rising order")
+
+
+def _is_in(number: int, runs: Runs) -> bool:
+    """Whether some runs in rising order have a block."""
+    place = bisect_right(runs, (number, BLOCKS_MAX)) - 1
+    return place >= 0 and number < sum(runs[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +128,66 @@ class FetchBlocks(NamedBlocks):
 
 
 @dataclass(frozen=True, slots=True)
+class AwayBlocks:
+    """Cached blocks below the devices' memory, as runs in rising order, and by whose numbers they
+    are known."""
+
+    host: Runs = ()
+    """Runs in host memory."""
+    file: Runs = ()
+    directory: int = 0
+    """Epoch in which the ring's directory began that has given the numbers; 0: nobody knows."""
+
+    def __contains__(self, number: int) -> bool:
+        return _is_in(number, self.host) or _is_in(number, self.file)
+
+    def place_of(self, number: int) -> int | None:
+        """Tier of a block; None: it is in none of these."""
+        return HOST if _is_in(number, self.host) else FILE if _is_in(number, self.file) else None
+
+
+NOWHERE = AwayBlocks()
+
+
+@dataclass(frozen=True, slots=True)
 class RetainBlocks(NamedBlocks):
     """Keep these blocks alone of what was cached in the ring's epoch before; of none, drop all."""
 
     runs: Runs = ()
-    """Runs in rising order."""
+    """Runs in the devices' memory, in rising order."""
+    away: AwayBlocks = NOWHERE
+    """Blocks that stay below it."""
 
     def __contains__(self, number: int) -> bool:
-        place = bisect_right(self.runs, (number, BLOCKS_MAX)) - 1
-        return place >= 0 and number < sum(self.runs[place])
+        return _is_in(number, self.runs) or number in self.away
+
+    @classmethod
+    def of(cls, runs: Runs, away: AwayBlocks) -> "RetainBlocks":
+        """The first of these runs, as many as one message names."""
+        near = runs[:CACHE_RUNS_MAX]
+        host = away.host[: CACHE_RUNS_MAX - len(near)]
+        file = away.file[: CACHE_RUNS_MAX - len(near) - len(host)]
+        return cls(near, AwayBlocks(host, file, away.directory))
+
+    @property
+    def emptied(self) -> "RetainBlocks":
+        """The same of the same directory, by which nothing stays."""
+        return RetainBlocks(away=AwayBlocks(directory=self.away.directory))
+
+    def names(self, blocks: int) -> bool:
+        """Whether it keeps so many blocks."""
+        kept = chain(self.runs, self.away.host, self.away.file)
+        return sum(count for _, count in kept) == blocks
+
+    def keeps(self, tier: int, number: int) -> bool:
+        """Whether a block stays that is in this tier."""
+        is_near = _is_in(number, self.runs)
+        return is_near if tier == DEVICE else not is_near and self.away.place_of(number) == tier
 
     def __post_init__(self) -> None:
-        check_runs(self.runs)
-        if any(sum(one) > following[0] for one, following in pairwise(self.runs)):
-            raise ValueError("what stays from the epoch before is named in rising order")
+        for runs in (self.runs, self.away.host, self.away.file):
+            check_rising(runs)
+        check_runs(self.runs + self.away.host + self.away.file)
 
 
 OutwardChange = KeepBlocks | DropBlocks | LowerBlocks | RetainBlocks

@@ -19,6 +19,7 @@ from itertools import chain, groupby
 
 from molink_scheduler.kv.blocks import cut_runs, join_runs, named_runs
 from molink_scheduler.kv.changes import (
+    AwayBlocks,
     CacheChange,
     DropBlocks,
     FetchBlocks,
@@ -160,17 +161,22 @@ class RingCache:
         self.tree.hide()
 
     def retain(self, change: RetainBlocks) -> RetainBlocks | None:
-        """Cache what all survivors have kept from the epoch before, as far as there is room beside
-        the requests that go on: what all stages are told. None: it was said before."""
+        """Cache what all stages have kept from the epoch before, where the directory has it too,
+        as far as there is room beside the requests that go on: what all stages are told. None: it
+        was said before."""
         if self.before is None:
             return None
-        tree, self.before = self.before.retained(change.__contains__), None
+        tree, self.before = self.before.retained(change.keeps), None
         tree.drop(max(0, tree.blocks - self.ledger.blocks_free))
-        while len(runs := cached_runs(chain.from_iterable(tree.all_numbers()))) == CACHE_RUNS_MAX:
-            tree = tree.retained(RetainBlocks(runs[:-1]).__contains__)
+        for tier in (FILE, HOST):
+            tree.drop(max(0, tree.blocks_in[tier] - self.tiers.capacity(tier)), tier)
+        told = _all_of(tree, change.away.directory)
+        while not told.names(sum(tree.blocks_in)):
+            tree = tree.retained(told.keeps)
+            told = _all_of(tree, change.away.directory)
         self.tree = tree
         self.ledger.bring_back(tree.blocks)
-        return RetainBlocks(runs)
+        return told
 
     def take_changes(self) -> list[CacheChange]:
         """Changes that stages must hear of before the room that was made is planned with."""
@@ -219,8 +225,16 @@ class RingCache:
             self.states.dropped(chain.from_iterable(named))
 
 
-def _none(_: int) -> bool:
+def _none(_: int, __: int) -> bool:
     return False
+
+
+def _all_of(tree: TieredTree, directory: int) -> RetainBlocks:
+    """All blocks of a tree, as far as one message names them."""
+    near, host, file = (
+        cached_runs(chain.from_iterable(tree.numbers_in(tier))) for tier in (DEVICE, HOST, FILE)
+    )
+    return RetainBlocks.of(near, AwayBlocks(host, file, directory))
 
 
 def _moved(tier: int, runs: Runs) -> CacheChange:

@@ -10,6 +10,7 @@ Pure.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, takewhile
 
 from molink_scheduler.kv.blocks import cut_runs, join_runs
@@ -125,13 +126,14 @@ class TieredTree(PrefixTree):
         for here in self._wishes.lapse(now):
             self._enter(here)
 
-    def all_numbers(self) -> list[range]:
-        """Numbers of all blocks, in no order."""
-        return [run for node in self._nodes.values() for run in node.numbers]
+    def numbers_in(self, tier: int) -> list[range]:
+        """Numbers of all blocks of a tier, in no order."""
+        nodes = self._nodes.values()
+        return [run for node in nodes if node.tier == tier for run in node.numbers]
 
-    def retained(self, stays: Callable[[int], bool]) -> "TieredTree":
-        """Directory without what is held or away: of the blocks in device memory those whose
-        numbers stay, and those of all before them."""
+    def retained(self, stays: Callable[[int, int], bool]) -> "TieredTree":
+        """Directory without what is held: blocks of which it is said, by their tiers and numbers,
+        that they stay, as those of all before them do."""
         kept = TieredTree(self.order, self.block_tokens)
         kept._now, kept._next_number = self._now, self._next_number
         kept.pass_time(self._wishes.now)
@@ -143,8 +145,8 @@ class TieredTree(PrefixTree):
         while waiting:
             here, parent = waiting.pop()
             node = self._nodes[here]
-            near = node.numbers if node.tier == DEVICE else ()
-            if (count := len([*takewhile(stays, chain.from_iterable(near))])) > 0:
+            stay = partial(stays, node.tier)
+            if (count := len([*takewhile(stay, chain.from_iterable(node.numbers))])) > 0:
                 there = kept._add_part_of(node, count, parent)
                 kept._wishes.follow(there, self._wishes.of(here))
                 complete = count == node.blocks
@@ -174,8 +176,8 @@ class TieredTree(PrefixTree):
             )
         )
         above.children[node.tokens[: self.block_bytes]] = there
-        above.near += 1
-        self._owners.count(node.owner, DEVICE, blocks)
+        above.near += node.tier <= above.tier
+        self._owners.count(node.owner, node.tier, blocks)
         return there
 
     def _ending_at(self, here: int, blocks: int) -> int:

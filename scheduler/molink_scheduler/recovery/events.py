@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from molink_scheduler.kv.changes import NOWHERE, AwayBlocks
 from molink_scheduler.recovery.members import Filler, Room
 from molink_scheduler.resume import Positions
 
@@ -88,6 +89,8 @@ class PlaceReady:
     """Requests with which it cannot go on."""
     cached: Positions = ()
     """Runs of cached blocks that may stay."""
+    away: AwayBlocks = NOWHERE
+    """Blocks below its device's memory that may stay."""
 
 
 @dataclass(frozen=True, slots=True)

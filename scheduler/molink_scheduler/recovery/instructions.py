@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from molink_scheduler.kv.changes import RetainBlocks
 from molink_scheduler.recovery.members import Filler
-from molink_scheduler.resume import Positions, Resume
+from molink_scheduler.resume import Resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +130,9 @@ class ResumeRequests:
     """Requests among them with which some stage cannot go on."""
     behind_tokens: int
     """Rows that fresh stages lack of them, all told."""
-    cached: Positions | None
-    """Runs of cached blocks that all survivors hold; None: they were asked for none."""
+    cached: RetainBlocks | None
+    """Cached blocks that all survivors hold in their devices' memory, and all stages below it;
+    None: they were asked for none."""
 
 
 @dataclass(frozen=True, slots=True)

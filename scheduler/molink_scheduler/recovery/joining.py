@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from molink_scheduler.kv.changes import AwayBlocks, RetainBlocks
 from molink_scheduler.recovery.events import PlaceReady
 from molink_scheduler.recovery.instructions import ResumeRequests
 from molink_scheduler.recovery.members import Member, RingRoom
@@ -41,8 +42,21 @@ def going_on(state: RingRecovery, ready: Sequence[PlaceReady]) -> ResumeRequests
         frozenset(request_id for request_id, _ in state.listed),
         frozenset(request_id for one in ready for request_id in one.missing),
         rows_behind(state, state.listed),
-        common_runs(one.cached for one in survivors) if state.chains_stay else None,
+        RetainBlocks.of(common_runs(one.cached for one in survivors), common_away(ready))
+        if state.chains_stay
+        else None,
     )
+
+
+def common_away(ready: Sequence[PlaceReady]) -> AwayBlocks:
+    """Blocks that all stages hold in the same tier below their devices' memory, as the head numbers
+    them: none where one of them knows another directory's numbers."""
+    held = [one.away for one in sorted(ready, key=lambda one: one.place)]
+    directory = held[0].directory
+    if any(one.directory != directory for one in held):
+        return AwayBlocks(directory=directory)
+    host, file = common_runs(one.host for one in held), common_runs(one.file for one in held)
+    return AwayBlocks(host, file, directory)
 
 
 def _tokens(positions: Positions) -> int:

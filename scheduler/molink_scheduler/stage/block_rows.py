@@ -64,6 +64,11 @@ class BlockRows:
         elif owed:
             self._kept, self._owed = {}, self._kept
 
+    def not_owed(self, number: int) -> None:
+        """Owe a block to nobody; the neighbour has it."""
+        if (rows := self._owed.pop(number, None)) is not None:
+            self._kept[number] = rows
+
     def begun(self, admission: Admission) -> list[SentRows]:
         """Rows of the blocks that a request begins with, as its own first ones; none unless all of
         them are here."""

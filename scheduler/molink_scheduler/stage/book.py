@@ -30,7 +30,13 @@ from molink_scheduler.batch import (
 from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.capacity import RingCapacity, StageRoom
-from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
+from molink_scheduler.kv.changes import (
+    NOWHERE,
+    AwayBlocks,
+    CacheChange,
+    KeepBlocks,
+    KeptBlocks,
+)
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import DEVICE
 from molink_scheduler.request import ModelLimits
@@ -83,10 +89,12 @@ class StageBook:
         """Tokens of each request of which the stage holds KV."""
         return {request_id: held.computed_tokens for request_id, held in self._held.items()}
 
-    def resume(self, resume: Resume, offered: frozenset[int] = frozenset()) -> None:
+    def resume(
+        self, resume: Resume, offered: frozenset[int] = frozenset(), away: AwayBlocks = NOWHERE
+    ) -> None:
         """Begin an empty book with what the stage keeps from the epoch before; of the cached blocks
-        `offered` what the head says."""
-        self.table.resume(offered if resume.chains_stay else None, fresh=resume.fresh)
+        `offered`, and of those `away`, what the head says."""
+        self.table.resume(offered if resume.chains_stay else None, away, fresh=resume.fresh)
         self._is_fresh = resume.fresh
         for request_id, tokens in resume.keeps:
             self.kv.grow(request_id, tokens)

@@ -85,6 +85,8 @@ class ReplayLog:
                 for number in self.blocks.numbers():
                     if number not in change:
                         self.blocks.drop(number)
+                    elif number in change.away:  # Then the replaced neighbour has it, too.
+                        self.blocks.not_owed(number)
             case LowerBlocks() | FetchBlocks():
                 pass  # The rows of a block are here wherever the block is.
             case _:

@@ -91,6 +91,28 @@ async def test_each_mark_keeps_what_stands_up_to_its_block(client, service):
     ]
 
 
+async def test_a_mark_within_a_result_keeps_what_stands_up_to_its_part(client, service):
+    """On the last part of the last result it means the whole prompt, as one on the result does."""
+    answer = [
+        {"type": "tool_use", "id": str(number), "name": "weather", "input": {}} for number in (1, 2)
+    ]
+    results = [
+        {"type": "tool_result", "tool_use_id": str(number), "content": parts}
+        for number, parts in (
+            (1, [text("rain", LONG), text("wind")]),
+            (2, [text("sun", SHORT), text("haze", SHORT)]),
+        )
+    ]
+    messages = [user(text("a")), {"role": "assistant", "content": answer}, user(*results)]
+    await client.messages.create(**ASKED, tools=[TOOL], messages=messages)
+    (whole,) = service.prompts
+    assert kept(service) == [
+        (whole[: whole.index("\nwind")], 3600),
+        (whole[: whole.index("\nhaze")], 300),
+        (whole, 300),
+    ]
+
+
 async def test_without_a_mark_nothing_is_wished(client, service):
     answer = await client.messages.create(**ASKED, messages=[user(text("hi"))])
     assert (service.requests[0].wishes, answer.usage.cache_creation_input_tokens) == ((), 0)

@@ -9,7 +9,7 @@ from molink.coordinator.ring import client as ring_client
 from molink.errors import StageError
 from molink.wire.frames import Cancel, ChangeCache, SetCodec, TokenSample
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.changes import RetainBlocks
+from molink_scheduler.kv.changes import AwayBlocks, RetainBlocks
 from tests.coordinator.ring.ring_serving import (
     LENGTH,
     Serving,
@@ -47,13 +47,15 @@ async def test_states_of_recurrent_layers_do_not_go_back():
 
 async def test_what_all_stages_have_cached_is_kept_unless_it_is_to_be_cleared():
     async with Serving() as s:
-        for is_cleared, kept in ((False, ((3, 4),)), (True, ())):
+        here = RetainBlocks(((3, 4),), AwayBlocks(file=((7, 2),), directory=5))
+        nothing = RetainBlocks(away=AwayBlocks(directory=5))
+        for is_cleared, kept in ((False, here), (True, nothing)):
             s.client.pause()
             if is_cleared:
                 s.client.clear_cache()
             s.links.sent.clear()
-            s.client.go_on(next_ring(s), replace(going_on(), cached=((3, 4),)), "lost")
-            assert s.links.sent[0] == ChangeCache(RetainBlocks(kept))
+            s.client.go_on(next_ring(s), replace(going_on(), cached=here), "lost")
+            assert s.links.sent[0] == ChangeCache(kept)
 
 
 async def test_a_request_that_has_met_too_many_losses_fails():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from molink_scheduler.kv.block_table import OWED, BlockTable
 from molink_scheduler.kv.changes import (
+    AwayBlocks,
     DropBlocks,
     FetchBlocks,
     Fetched,
@@ -160,3 +161,29 @@ def test_what_stays_is_said_once_and_of_blocks_that_were_offered(fresh):
     assert (table.objection(RetainBlocks(((3, 3),))) is None) is fresh
     table.change(RetainBlocks(((3, 2),)))
     assert "said twice" in table.objection(RetainBlocks(((3, 2),)))
+
+
+def test_what_stays_below_the_device_is_where_it_was():
+    table = BlockTable(KvLedger(ROOM), CacheTiers(2, 3))
+    here = AwayBlocks(host=((3, 2),), file=((5, 9),))
+    table.resume(frozenset({1}), here, fresh=False)
+
+    def says(host, file):
+        return table.objection(RetainBlocks(((1, 1),), AwayBlocks(host, file)))
+
+    assert "not there" in says(((2, 1),), ()) and "not there" in says(((3, 1),), ((4, 1),))
+    assert "there is room for" in says((), ((5, 4),))
+    assert says(((3, 2),), ((6, 2),)) is None
+    table.change(RetainBlocks(((1, 1),), AwayBlocks(((3, 2),), ((6, 2),))))
+    assert [table.count(place) for place in (DEVICE, HOST, FILE, OWED)] == [1, 2, 2, 0]
+    assert table.kv.blocks_free == ROOM - 1
+
+
+def test_a_fresh_stage_has_what_its_file_has_and_is_owed_the_rest():
+    table = BlockTable(KvLedger(ROOM), CacheTiers(0, 3))
+    table.resume(frozenset(), AwayBlocks(file=((5, 3),)), fresh=True)
+    change = RetainBlocks(((1, 2),), AwayBlocks(file=((5, 2),)))
+    assert table.objection(change) is None
+    table.change(change)
+    assert (table.place_of(1), table.place_of(5), table.place_of(7)) == (OWED, FILE, None)
+    assert table.kv.blocks_free == ROOM

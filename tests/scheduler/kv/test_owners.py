@@ -191,6 +191,6 @@ def test_shares_outlive_an_epoch():
     ask(tree, "@anna", range(10))
     for _ in range(2 * IDLE_TURNOVERS):
         ask(tree, "@ben", new_prompt(tree, 20), 30)
-    kept = tree.retained(lambda number: True)
+    kept = tree.retained(lambda tier, number: True)
     assert counted(kept) == counted(tree)
     assert sorted(chain.from_iterable(kept.drop(8))) == sorted(chain.from_iterable(tree.drop(8)))

@@ -76,7 +76,7 @@ def test_nothing_that_is_wished_goes_while_something_else_can(seed):
             book.now += random.randint(1, 20)
             tree.pass_time(book.now)
         elif what == "retain":
-            tree = tree.retained(lambda number: True)
+            tree = tree.retained(lambda tier, number: True)
         else:
             tree.drop(random.randint(1, 4))
             left = {chain for chain in before if cached(tree, "", chain) == len(chain)}

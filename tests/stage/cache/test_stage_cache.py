@@ -17,6 +17,7 @@ from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.kv.blocks import KvBlocks
 from molink_scheduler.kv.changes import (
+    AwayBlocks,
     DropBlocks,
     FetchBlocks,
     KeepBlocks,
@@ -44,7 +45,7 @@ def part():
 
 @pytest.fixture
 def cache(part):
-    ignored = dict.fromkeys(("fetch", "drop", "clear"), lambda *given: None)
+    ignored = dict.fromkeys(("fetch", "drop", "clear", "holds"), lambda *given: None)
     store = SimpleNamespace(**ignored)
     return StageCache(BlocksOfParts([part]), store)
 
@@ -90,7 +91,7 @@ def kept(part, *, stays):
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_what_the_device_holds_outlives_a_lost_stage_and_lower_tiers_begin_empty(part, stays):
+def test_what_the_device_and_lower_tiers_hold_outlives_a_lost_stage(part, stays):
     """What has been answered for is filled before the next epoch begins."""
     device, answers = BlocksOfParts([part]), queue.SimpleQueue()
     part.kv_memory.write(0, torch.arange(96), *(torch.randn(96, 2, 4) for _ in "kv"))
@@ -103,18 +104,21 @@ def test_what_the_device_holds_outlives_a_lost_stage_and_lower_tiers_begin_empty
     cache.change(LowerBlocks(HOST, ((21, 2),)))
     cache.change(FetchBlocks(0, ((21, 1),)))
     assert answers.get(timeout=30).blocks == 1
-    assert cache.go_on(kept(part, stays=stays), size) is stays
+    cache.begin(size, 7, chains_stay=True)
+    left = cache.go_on(kept(part, stays=stays), size, 8)
+    assert left.chains_stay is stays
+    assert left.away == (AwayBlocks(host=((22, 1),)) if stays else AwayBlocks(directory=8))
     assert part.kv.cached_numbers() == ({20, 21} if stays else set())
     if stays:
         assert bytes_of(part.kv_memory, part.kv.places([21])[0]) == content
     assert cache.take_read() == [], "answers of the epoch before are nobody's"
     cache.change(FetchBlocks(1, ((22, 1),)))
-    assert answers.get(timeout=30).blocks == 0
+    assert answers.get(timeout=30).blocks == int(stays)
 
 
 def test_blocks_that_stay_are_as_good_as_their_copy(cache, part):
     cache.change(FetchBlocks(0, ((5, 2),)))
     part.moving._filled[0].end(RuntimeError("out of memory"))
     with pytest.raises(StageError, match="out of memory"):
-        cache.go_on(kept(part, stays=True), 1)
-    assert not cache.go_on(kept(part, stays=False), 1), "nobody reads them"
+        cache.go_on(kept(part, stays=True), 1, 2)
+    assert not cache.go_on(kept(part, stays=False), 1, 2).chains_stay, "nobody reads them"
