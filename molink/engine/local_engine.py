@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from molink.engine.device.memory_limit import limit_memory
 from molink.engine.loading import load_stage
 from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
 from molink.engine.memory.leaving_blocks import LeavingBlocks
+from molink.engine.memory.lent_blocks import LentBlocks
 from molink.engine.step.card_retry import TensorInputs, computed
 from molink.engine.step.extended_stage import Executor, parts_of
 from molink.engine.step.lending import Lending, lend, lending_by, lose_lender
@@ -53,12 +55,14 @@ from molink_scheduler.units import gb_text
 
 log = logging.getLogger(__name__)
 
-BLOCKS_HERE_MIN = 64
-"""Fewest blocks of its own of a stage that has a lender: two of each request never go, nor do those
-of a step's rows, 32 where a prompt's rows come 512 at a time."""
+BLOCKS_HERE_MIN = 16
+"""Fewest blocks of its own of a stage that has a lender: two requests, and steps of 64 rows."""
 
 PARTS_MAX = 16
 """Parts of a stage that have a lender each: a neighbour's layers are taken once, seldom twice."""
+
+STARTS_MAX = 3
+"""Tries to start a lender: a PC without memory ends each of them."""
 
 Progress = Callable[[float], None]
 TokenizerOf = Callable[[ModelDescription], Any]
@@ -81,11 +85,16 @@ class LocalEngine:
         init=False, default_factory=lambda: deque(maxlen=PARTS_MAX)
     )
     """Lenders that are there, and not used yet."""
+    _early: list[Lender] = field(init=False, default_factory=list)
+    """Lender that starts while layers load."""
     _steps: WatchedSteps = field(init=False)
 
     def prepare(self, load: LoadStage, progress: Progress, held: Held | None = None) -> Prepared:
         """Load layers, beside those that it has if the stage has `held` something. Raises UserError
         or StageError with one sentence."""
+        if self.lender_of is not None and load.work.kv_host_tokens:
+            with suppress(OSError):
+                self._early = [self.lender_of(load.work.threads)]
         if held is None:
             torch.set_num_threads(load.work.threads)
             self.executor = self._load(load, progress, ())
@@ -174,6 +183,7 @@ class LocalEngine:
             is_short,
             self._steps.done(begin=watched),
             stage.kv.blocks_total,
+            any(one.lending is not None and one.lending.lender.is_lost for one in parts_of(stage)),
         )
 
     def _lend(self, load: LoadStage) -> None:
@@ -202,15 +212,22 @@ class LocalEngine:
             if places:
                 self._lent[part.layers] = (load.work.threads, places)
                 self._lend_of(part, load.work.threads, places)
+        self._early.clear()
         self._take_lenders()
 
     def _lend_of(self, part: StageExecutor, threads: int, places: int) -> None:
-        """Start a lender of a part's blocks, which `_ready` has once it answers."""
+        """Start a lender of a part's blocks, which `_ready` has once it answers; one that is lost
+        before it does is tried again."""
         assert self.lender_of is not None
-        try:
-            self._ready.append((part, lending_by(part, self.lender_of(threads), places)))
-        except (UnsupportedModelError, LenderLostError) as error:
-            log.warning("The PC's memory holds no KV of requests: %s.", error)
+        for tries_left in reversed(range(STARTS_MAX)):
+            try:
+                lender = self._early.pop() if self._early else self.lender_of(threads)
+                self._ready.append((part, lending_by(part, lender, places)))
+                return
+            except (UnsupportedModelError, LenderLostError, OSError) as error:
+                if isinstance(error, UnsupportedModelError) or not tries_left:
+                    log.warning("The PC's memory holds no KV of requests: %s.", error)
+                    return
 
     def _lend_again(self, part: StageExecutor) -> None:
         """Start another lender for a part that has lost its own, beside the loop."""
@@ -221,7 +238,12 @@ class LocalEngine:
     def _take_lenders(self) -> None:
         while self._ready:
             part, lending = self._ready.popleft()
+            if part.lending is not None:
+                continue
             lend(part, lending)
+            for one in parts_of(self.executor):
+                if isinstance(one.kv, LentBlocks):  # The ring counted less: all of them held that.
+                    one.kv.resize(one.kv.room)
 
     def _load(
         self, load: LoadStage, progress: Progress, beside: Sequence[StageExecutor]

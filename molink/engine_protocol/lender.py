@@ -47,12 +47,11 @@ class LentSpan(NamedTuple):
 
 
 class Lender(Protocol):
-    """A lender as an engine sees it; for one thread at a time. Whatever is asked of one that is
-    gone, is late or gives what are no numbers raises LenderLostError."""
+    """A lender, for one thread. Asked when it is gone, late or wrong it raises LenderLostError."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has been given up."""
+        """Whether it has been given up, or its process has gone; for a time between two steps."""
 
     def hold(self, kv: LentKv, places: int) -> None:
         """Be ready for so many blocks; what was held before is gone."""

@@ -133,3 +133,5 @@ class EngineReport:
     wanted."""
     kv_blocks: int = 0
     """KV blocks that there are places for; 0: it does not say."""
+    lender_is_lost: bool = False
+    """Whether a lender of KV has gone while nobody asked it."""

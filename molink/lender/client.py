@@ -29,8 +29,8 @@ TIMEOUT_S = (0.02, 1.0)
 """Bounds of the wait for an answer: a PC that swaps for a moment is no lender lost, and a stage
 that waits longer holds up its ring."""
 
-BEGIN_S = 30.0
-"""Wait for a lender to start, which imports torch."""
+BEGIN_S = 120.0
+"""Wait for a lender to start: it imports torch, which took 22 s on a PC with ten other jobs."""
 
 BULK_S = 10.0
 """Wait for blocks that go out or come back: 32 MB over a socket take 10 ms where the PC is idle."""
@@ -71,7 +71,10 @@ class LenderClient:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has been given up."""
+        """Whether it has been given up, or found gone just now: a link of which nothing is owed is
+        read from only when it has ended."""
+        if self.link.fileno() >= 0:
+            self._look()
         return self.link.fileno() < 0
 
     def hold(self, kv: LentKv, places: int) -> None:
@@ -176,6 +179,17 @@ class LenderClient:
             raise self._lost(f"it has not answered within {wait_s * 1e3:,.0f} ms") from error
         except (OSError, FrameError) as error:
             raise self._lost(str(error)) from error
+
+    def _look(self) -> None:
+        """Give it up if its end of the link is closed."""
+        try:
+            self.link.settimeout(0)
+            if not self.link.recv(1, socket.MSG_PEEK):
+                self._lost("the other end has closed the link")
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._lost(str(error))
 
     def _lost(self, why: str) -> LenderLostError:
         self.link.close()

@@ -16,6 +16,7 @@ import json
 import secrets
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,13 +43,9 @@ class LenderLoop:
     def run(self) -> None:
         """Serve until the stage closes the link."""
         receiver = Receiver(self.link)
-        with torch.inference_mode():
+        with torch.inference_mode(), suppress(ConnectionError):
             while True:
-                try:
-                    frame, content = receiver.receive()
-                except ConnectionError:
-                    return
-                self._take(frame, content)
+                self._take(*receiver.receive())
 
     def _take(self, frame: Frame, content: memoryview) -> None:
         match frame.kind:

@@ -132,7 +132,7 @@ class StageLoop:
                     self._step()
                 except LenderLostError as error:
                     log.warning("It waits for its ring's next epoch: %s.", error)
-                    self.reports.lost_lender()
+                    self.reports.lost_lender(self.links.epoch)
                     self._obey(self._next_epoch())
         except Exception as error:  # Whatever it was: it is raised again once its events are kept.
             self.events.write_failure(error)
@@ -223,6 +223,7 @@ class StageLoop:
         is_idle = not (self._draft() or has_computed)
         if self.reports.report_if_due(is_idle=is_idle):
             self.events.write_new()
+            self.reports.check_lender()
             if self.reports.kv_blocks > self.core.core.source.room.blocks:
                 self._receive(RoomOffered(self.reports.kv_blocks))  # A lender has brought places.
             if self.reports.host_is_short:

@@ -179,9 +179,9 @@ class StageHealth:
     rows_refused: int = 0
     """Requests since the start whose rows the previous stage sent as numbers that are not
     finite."""
-    lenders_lost: int = 0
-    """Lenders of KV that it has lost since the start: it stands still until the ring's next
-    epoch."""
+    lender_lost_in: int | None = None
+    """Epoch of the ring in which it has lost a lender of KV, the last such one: it stands still
+    until the next; None: it has lost none."""
     offer: RoomOffer = field(default_factory=RoomOffer)
     """The last room that it has offered to its ring."""
     without_room: Annotated[tuple[int, ...], MaxLen(WITHOUT_ROOM_MAX)] = ()

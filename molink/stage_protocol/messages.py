@@ -231,6 +231,9 @@ class StageLoaded:
     """Bytes that each token of a request keeps in its layers."""
     kv_request_bytes: int = 0
     """Bytes that a request keeps whatever its length: states, and KV of windows."""
+    requests_max: int | None = None
+    """Requests that it has room of its own for at a time, where other KV lies at a lender; None: as
+    many as have blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class EchoTail:
     """Requests that went on, and tokens of each."""
     kv_tokens_used: int = 0
     host_is_short: bool = False
+    lender_is_lost: bool = False
     wiped: list[int] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)
     computed_s: float | None = None
@@ -74,6 +75,7 @@ class EchoTail:
         missing = resume.missing(computed, has_rows)
         self.kept += resume.without(missing).requests
         gone = frozenset(self.held) - dict(self.kept).keys()
+        self.lender_is_lost = False
         return RowsKept(missing, gone, frozenset(), chains_stay=False)
 
     def blocks_out(self, change):
@@ -83,7 +85,9 @@ class EchoTail:
         self.places.append(blocks)
 
     def report(self, *, watched):
-        return EngineReport(self.kv_tokens_used, 0, None, self.host_is_short)
+        return EngineReport(
+            self.kv_tokens_used, 0, None, self.host_is_short, lender_is_lost=self.lender_is_lost
+        )
 
 
 @dataclass

@@ -389,3 +389,13 @@ def test_a_stage_goes_on_in_the_next_epoch_with_what_it_keeps(neighbours):
     assert neighbours.stage.frames_refused == 0, "what came of the epoch before is nobody's fault"
     assert [len(rows) for rows in neighbours.engine.rows] == [2, 1]
     neighbours.end()
+
+
+def test_a_lender_that_goes_while_nothing_is_computed_is_reported(neighbours):
+    neighbours.engine.lender_is_lost = True
+    while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).lender_lost_in != 1:
+        pass
+    neighbours.joins.append(join(neighbours.peer.ports[0], 2))
+    assert neighbours.facts.get(timeout=ANSWERS_WITHIN_S).epoch == 2, "it had waited for that"
+    neighbours.peer.connect(join(neighbours.stage.ports[0], 2))
+    neighbours.end()

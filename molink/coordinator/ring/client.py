@@ -223,7 +223,7 @@ class RingClient:
         held = {one: live.held_tokens for one, live in self._live.items()}
         if ring.state_slots and not ring.can_go_back:
             return ()
-        return requests_to_resume(held, ring.kv_tokens_capacity, ring.state_slots)
+        return requests_to_resume(held, ring.kv_tokens_capacity, ring.slots)
 
     def go_on(self, ring: Ring, going_on: ResumeRequests, reason: str) -> None:
         """Submit all sequences in the ring's next epoch: those that were listed go on where they

@@ -11,15 +11,11 @@ PERIOD_S = 0.02
 
 
 async def watch_lenders(stages: Sequence[AgentStage]) -> None:
-    """Wait until a stage has lost what its lender held of its KV, then raise LenderLostError. The
-    stage is whole, but its ring has to go on in another epoch."""
-    known = list(map(_lost, stages))
+    """Wait until a stage has lost what its lender held of its KV in the ring's present epoch,
+    perhaps before this watch began, then raise LenderLostError. The stage is whole, but its ring
+    has to go on in another epoch."""
     while True:
-        await asyncio.sleep(PERIOD_S)
-        for stage, before in zip(stages, known, strict=True):
-            if _lost(stage) > before:
+        for stage in stages:
+            if stage.health is not None and stage.health.lender_lost_in == stage.epoch:
                 raise LenderLostError(f"{stage.name} has lost what its lender held of its KV")
-
-
-def _lost(stage: AgentStage) -> int:
-    return stage.health.lenders_lost if stage.health is not None else 0
+        await asyncio.sleep(PERIOD_S)

@@ -142,7 +142,7 @@ class RingProspects:
         rows = tail.rows_out - self._rows_told if tail.reports != self._tail_reports else None
         self._tail_reports = tail.reports
         asked = sum(live.tokens + BLOCK_TOKENS for live in all_live)
-        has_slots = terms.state_slots is None or len(all_live) <= terms.state_slots
+        has_slots = terms.slots is None or len(all_live) <= terms.slots
         has_room = asked <= terms.kv_tokens_capacity and has_slots
         served = [one for one in all_live if one.tokens <= terms.kv_tokens_capacity]
         waiting = [one for one in served if not one.is_held and _waits(one, now)]

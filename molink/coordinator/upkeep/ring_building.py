@@ -65,11 +65,13 @@ async def build_ring(
         loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
     capacity = min(stage.kv_tokens_capacity for stage in loaded)
     slots = [stage.state_slots for stage in loaded if stage.state_slots is not None]
+    most = [stage.requests_max for stage in loaded if stage.requests_max is not None]
     routes = await reroute(routes_of(stages, loaded, terms.coordinator))
     ring = replace(
         terms.ring,
         kv_tokens_capacity=capacity,
         state_slots=min(slots, default=None),
+        requests_max=min(most, default=None),
         micro_batch_candidates=micro_batch_candidates(len(stages)),
     )
     ring = with_caches(ring, loaded)

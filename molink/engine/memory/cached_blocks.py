@@ -108,7 +108,9 @@ class BlocksOfParts:
         return None
 
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
-        """Let the cache hold free blocks under these numbers, to be filled by another thread."""
+        """Let the cache hold free blocks under these numbers, to be filled by another thread; under
+        the first of them where there is no room for all."""
+        numbers = numbers[: min(part.moving.let_in(len(numbers)) for part in self.parts)]
         arrivals = [part.moving.bring_back(part.kv, numbers) for part in self.parts]
         return ArrivingTogether(self.packed, arrivals)
 

@@ -40,6 +40,11 @@ class LentBlocks(KvBlocks):
         self.blocks_here = self.first_away = self.blocks_total
 
     @property
+    def room(self) -> int:
+        """Blocks that it has places for, whatever the ring counts with."""
+        return self.blocks_here + len(self._users) - self.first_away
+
+    @property
     def free_here(self) -> int:
         """Blocks of its own memory that belong to nobody."""
         return self._free.blocks + sum(map(len, self._claims.values()))

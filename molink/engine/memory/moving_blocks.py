@@ -17,16 +17,17 @@ WAITING_BYTES_MAX = 256 * 2**20
 lost. Two seconds of a disk that writes 128 MB a second."""
 
 
-def no_room_made(blocks: int) -> None:
-    """Leave all blocks where they are: they have no other place."""
+def all_let_in(blocks: int) -> int:
+    """All of them: what is free lies in the device's memory."""
+    return blocks
 
 
 @dataclass(slots=True)
 class MovingBlocks:
     """Cached blocks on their way into and out of one stage's device."""
 
-    make_room: Callable[[int], object] = no_room_made
-    """Has so many blocks free, where others may go elsewhere."""
+    let_in: Callable[[int], int] = all_let_in
+    """Says for how many of so many free blocks there is room, and makes it."""
     _filled: list[ArrivingBlocks] = field(init=False, default_factory=list)
     _awaited: dict[int, list[ArrivingBlocks]] = field(init=False, default_factory=dict)
     """Blocks on their way in with which each request has begun."""
@@ -38,7 +39,6 @@ class MovingBlocks:
 
     def bring_back(self, kv: KvBlocks, numbers: Sequence[int]) -> ArrivingBlocks:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""
-        self.make_room(len(numbers))
         arriving = ArrivingBlocks(tuple(numbers), kv.bring_back(numbers))
         self._filled = [*(one for one in self._filled if not one.is_there), arriving]
         return arriving

@@ -50,9 +50,8 @@ def computed(
 
     Raises DeviceMemoryError when they found none either, or when the step cannot be repeated.
     """
-    has_windows = any(part.windows.layers for part in parts_of(stage))
-    if has_windows and inputs.batch.tokens > STEP_ROWS_MAX:
-        pieces = _pieces(inputs)
+    if inputs.batch.tokens > (rows_max := _rows_max(stage, inputs.batch.tokens)):
+        pieces = _pieces(inputs, rows_max)
         return _joined([computed(stage, one, interrupt, make_room) for one in pieces])
     whole = _tried(stage, inputs, interrupt)
     if whole is not None:
@@ -92,11 +91,19 @@ def halves(inputs: TensorInputs) -> tuple[TensorInputs, ...]:
     )
 
 
-def _pieces(inputs: TensorInputs) -> Iterator[TensorInputs]:
-    """Steps that compute one after the other what one does for which layers with a window have no
-    room."""
+def _rows_max(stage: Executor, rows: int) -> int:
+    """Rows of a step that there is room for, as many as `rows`: layers with a window have a bound,
+    and the own memory of stages whose other blocks lie at lenders."""
+    parts = parts_of(stage)
+    lent = [part.lending.rows_max for part in parts if part.lending is not None]
+    has_windows = any(part.windows.layers for part in parts)
+    return min([*lent, STEP_ROWS_MAX if has_windows else rows])
+
+
+def _pieces(inputs: TensorInputs, rows_max: int) -> Iterator[TensorInputs]:
+    """Steps that compute one after the other what one does for which there is no room."""
     batch, token_ids, hidden_TD = inputs
-    for start, end in pairwise(_cuts(batch)):
+    for start, end in pairwise(_cuts(batch, rows_max)):
         rows = slice(start, end)
         yield TensorInputs(
             cut_rows(batch, rows.start, rows.stop),
@@ -105,14 +112,14 @@ def _pieces(inputs: TensorInputs) -> Iterator[TensorInputs]:
         )
 
 
-def _cuts(batch: Batch) -> list[int]:
+def _cuts(batch: Batch, rows_max: int) -> list[int]:
     """Rows at which a batch is cut into steps of as many rows as there is room for, both its ends
     included."""
     if batch.batch_class is not DECODE:
-        return [*range(0, batch.tokens, STEP_ROWS_MAX), batch.tokens]
+        return [*range(0, batch.tokens, rows_max), batch.tokens]
     cuts, end = [0], 0
     for span in batch.spans:
-        if end + span.tokens - cuts[-1] > STEP_ROWS_MAX:
+        if end + span.tokens - cuts[-1] > rows_max:
             cuts.append(end)
         end += span.tokens
     return [*cuts, end]

@@ -12,20 +12,28 @@ from molink.engine.layers.held_blocks import HeldBlocks
 from molink.engine.layers.lent_attention import LentStep
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.lent_blocks import LentBlocks
-from molink.engine.memory.moving_blocks import MovingBlocks, no_room_made
+from molink.engine.memory.moving_blocks import MovingBlocks, all_let_in
 from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.engine.memory.ragged_batch import RaggedSpan
 from molink.engine.memory.window_pool import WindowPool
 from molink.engine_protocol.lender import Lender, LentKv, LentLayer
 from molink.errors import UnsupportedModelError
 from molink_scheduler.batch import Batch
-from molink_scheduler.kv.blocks import KvBlocks
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
 PIECE_BYTES = 32 * 2**20
 """Bytes of blocks that go at a time: 10 ms over a socket."""
 
 AHEAD_BLOCKS = 32
 """Blocks that go beyond those that are wanted now, so that not every step has some to move."""
+
+PASSING_SHARE = 4
+"""A stage's own memory is shared out, so that it never lacks a block: a quarter for the rows of a
+step, which are written there, and a quarter for cached blocks on their way in."""
+
+REQUEST_BLOCKS = 3
+"""The other half holds so many blocks of each request: the last two, which never go, and one that a
+step needs which interrupts another."""
 
 
 @dataclass(slots=True)
@@ -43,6 +51,23 @@ class Lending:
     """Room for lent keys that a step has brought, of one layer at a time."""
     _under_way: list[frozenset[int]] = field(init=False, default_factory=list)
     """Blocks of the steps under way, which read them where they are."""
+
+    @property
+    def rows_max(self) -> int:
+        """Rows of a step that there is room for."""
+        return self.kv.blocks_here // PASSING_SHARE * BLOCK_TOKENS
+
+    @property
+    def requests_max(self) -> int:
+        """Requests that may hold blocks at a time."""
+        return max(1, self.kv.blocks_here // (2 * REQUEST_BLOCKS))
+
+    def let_in(self, blocks: int) -> int:
+        """Have room for cached blocks that come in: for how many of so many."""
+        most = self.kv.blocks_here // PASSING_SHARE - len(self.moving.filled())
+        wanted = max(0, min(blocks, most))
+        self.make_room(wanted)
+        return min(wanted, self.kv.free_here)
 
     def make_room(self, blocks: int) -> None:
         """Have so many blocks of its own memory free, where others may go."""
@@ -136,7 +161,7 @@ def lend(stage: LendingStage, lending: Lending) -> None:
     """Let a stage's blocks lie at a lender from now on, where none is. The first time nothing is
     held."""
     lending.kv.borrow(lending.places)
-    stage.kv, stage.lending, stage.moving.make_room = lending.kv, lending, lending.make_room
+    stage.kv, stage.lending, stage.moving.let_in = lending.kv, lending, lending.let_in
 
 
 def lose_lender(stage: LendingStage) -> bool:
@@ -144,5 +169,5 @@ def lose_lender(stage: LendingStage) -> bool:
     if stage.lending is None or not stage.lending.lender.is_lost:
         return False
     stage.lending.kv.lose_lender()
-    stage.lending, stage.moving.make_room = None, no_room_made
+    stage.lending, stage.moving.let_in = None, all_let_in
     return True

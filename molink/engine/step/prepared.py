@@ -29,6 +29,7 @@ def prepared(stage: Executor, block_bytes: int, tokenizer: Any) -> Prepared:
 def _loaded(stage: Executor) -> StageLoaded:
     """Report of its layers, without the ports of their stage."""
     slower = stage.fallbacks
+    lent = [part.lending.requests_max for part in parts_of(stage) if part.lending is not None]
     keeping = [part.states for part in parts_of(stage) if part.state_slots is not None]
     return StageLoaded(
         port=0,
@@ -46,5 +47,6 @@ def _loaded(stage: Executor) -> StageLoaded:
         state_snapshots=min((states.snapshots for states in keeping), default=0),
         can_go_back=not any(states.layers for states in keeping),
         kv_token_bytes=stage.kv_token_bytes,
+        requests_max=min(lent, default=None),
         kv_request_bytes=sum(part.request_bytes for part in parts_of(stage)),
     )

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from molink.engine_protocol.engine import Engine
+from molink.engine_protocol.values import EngineReport
+from molink.errors import LenderLostError
 from molink.stage.health.engine_health import with_engine
 from molink.stage.health.recent_work import RecentWork
 from molink.stage.links import StageLinks
@@ -61,9 +63,9 @@ class HealthReports:
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     """Held while a report is numbered and sent, from either thread."""
     _ended: threading.Event = field(init=False, default_factory=threading.Event)
-    lenders_lost: int = field(init=False, default=0)
-    kv_blocks: int = field(init=False, default=0)
-    """KV blocks that there were places for at the last report."""
+    _held: EngineReport = field(init=False)
+    """What the engine held at the last report."""
+    _lender_lost_in: int | None = field(init=False, default=None)
 
     def begin(self) -> None:
         """Report for the first time, and repeat reports from now on where the loop is late."""
@@ -87,10 +89,20 @@ class HealthReports:
         """Computing has moved on: a step has begun or ended, or come to another layer."""
         self._moved_at = time.monotonic()
 
-    def lost_lender(self) -> None:
-        """A lender of KV is lost: report it at once."""
-        self.lenders_lost += 1
+    def lost_lender(self, at: int) -> None:
+        """A lender of KV is lost, in the ring's epoch of this number: report it at once."""
+        self._lender_lost_in = at
         self._send(self._health(time.monotonic()))
+
+    def check_lender(self) -> None:
+        """Raises LenderLostError where a lender had gone at the last report, unasked."""
+        if self._held.lender_is_lost:
+            raise LenderLostError("a lender of KV in host memory has gone")
+
+    @property
+    def kv_blocks(self) -> int:
+        """KV blocks that there were places for at the last report."""
+        return self._held.kv_blocks
 
     def kv_freed(self) -> None:
         """A request was forgotten."""
@@ -181,12 +193,11 @@ class HealthReports:
             shadow_lag=self.shadowing.lag(now),
             recent_refused=self.recent.refusals(now),
             rows_refused=packing.complaints,
-            lenders_lost=self.lenders_lost,
+            lender_lost_in=self._lender_lost_in,
             offer=RoomOffer.of(core.source.room),
         )
-        held = self.engine.report(watched=self.audited)
-        self.kv_blocks = held.kv_blocks
-        return self.head_health(with_engine(health, held, now), core.source, now)
+        self._held = self.engine.report(watched=self.audited)
+        return self.head_health(with_engine(health, self._held, now), core.source, now)
 
     def _shadow(self) -> ShadowProgress | None:
         """Tokens of each request of which it holds KV, where it covers another stage."""

@@ -55,7 +55,7 @@ class KvBook:
     ) -> "KvBook":
         """Book of a ring in which nothing is held or cached. `chains_stay`: what was cached
         `before`, in the ring's epoch before, may stay."""
-        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
+        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.slots)
         ledger.blocks_most = blocks_for(ring.tokens_most)
         cache = RingCache.of(
             ledger,

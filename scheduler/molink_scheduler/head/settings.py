@@ -77,6 +77,8 @@ class RingTerms:
     """Most drafts of a request's span; 0: the head has no drafter."""
     draft_width_fixed: bool = False
     """Whether as many are drafted for everybody, whatever they cost: for measurements."""
+    requests_max: int | None = None
+    """Requests that may hold KV at a time, the fewest on the ring; None: as many as have blocks."""
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -98,6 +100,12 @@ class RingTerms:
     def tokens_most(self) -> int:
         """Tokens that one request may have: what the ring holds with all of its places."""
         return max(self.kv_tokens_capacity, self.kv_tokens_most)
+
+    @property
+    def slots(self) -> int | None:
+        """Requests that may hold anything at a time; None: as many as have blocks."""
+        given = (self.state_slots, self.requests_max)
+        return min((one for one in given if one is not None), default=None)
 
     @property
     def own_work_times(self) -> int:
