@@ -28,8 +28,8 @@ class HeldRequest:
     is_refill: bool = False
     """Whether it was admitted by rows that only rebuild cached blocks, and not again yet."""
     drafts: int = 0
-    """Of the tokens that have come, how many of the last are drafts; the next span may begin at any
-    of them, or behind them, and says so which came true."""
+    """Number of drafts at the end of what has come; the next span may begin at any of them, or
+    behind them, and so says which came true."""
 
     @property
     def is_idle(self) -> bool:

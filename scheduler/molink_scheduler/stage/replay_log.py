@@ -55,7 +55,7 @@ class ReplayLog:
     _held: dict[int, int] = field(init=False, default_factory=dict)
     """Tokens of each request that the replaced neighbour holds and is not sent again."""
     _guesses: dict[int, int] = field(init=False, default_factory=dict)
-    """Of each request's rows, how many of the last are of drafts, where some are."""
+    """Number of drafts among the last rows of each request, where there are some."""
 
     @property
     def bytes_held(self) -> int:

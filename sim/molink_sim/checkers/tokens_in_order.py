@@ -30,7 +30,7 @@ class TokensInOrder(Checker):
         self._computed: dict[Place, dict[int, int]] = {}
         """Positions that a stage has computed of a request since its admission."""
         self._drafts: dict[Place, dict[int, int]] = {}
-        """Of these, how many of the last were drafts, any of which may be computed again."""
+        """Number of drafts at the end of these, any of which may be computed again."""
         self._draws_at: dict[RingLife, dict[int, range]] = {}
         """Positions one of whose logits yields a request's next token: behind each of its drafts,
         as it may have come true."""
