@@ -76,6 +76,7 @@ class FakeRing:
     """The longest that a stage takes to read the blocks of a fetch."""
     state_snapshots: int = 0
     drafter: SeededDrafter | None = None
+    draft_width_fixed: bool = True
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -91,7 +92,7 @@ class FakeRing:
                     tiers=self.tiers,
                     state_snapshots=self.state_snapshots,
                     draft_width_max=self.drafter.width if self.drafter else 0,
-                    draft_width_fixed=True,
+                    draft_width_fixed=self.draft_width_fixed,
                 ),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )

@@ -13,7 +13,6 @@ Rejected: a table of widths by users, which knows neither links nor how well a t
 Pure.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DRAFTS_MAX
@@ -24,6 +23,7 @@ from molink_scheduler.timing.round_model import (
     RoundModel,
     StageCost,
 )
+from molink_scheduler.timing.round_tracker import RoundTracker
 
 GAIN_MIN = 1.1
 """Times its price that a row must promise: prices and chances are measured, and noisy."""
@@ -146,10 +146,8 @@ class DraftWidths:
 
     most: int = DRAFTS_MAX
     acceptance: Acceptance = field(init=False, default_factory=Acceptance)
-    _round: tuple[Callable[[], RoundModel | None], int, float] | None = field(
-        init=False, default=None
-    )
-    """Model of the last round, how many micro-batches circled, and what prompts took."""
+    _round: tuple[RoundTracker, int, float] | None = field(init=False, default=None)
+    """What the last round showed, how many micro-batches circled, and what prompts took."""
     _step_s: float = field(init=False, default=0.0)
     _users: dict[int, _User] = field(init=False, default_factory=dict)
     _rounds_left: int = field(init=False, default=0)
@@ -171,12 +169,10 @@ class DraftWidths:
         """One more draft of all takes the drafters so long."""
         self._step_s = step_s
 
-    def round_completed(
-        self, model: Callable[[], RoundModel | None], count: int, prefill_share: float
-    ) -> None:
+    def round_completed(self, tracker: RoundTracker, count: int, prefill_share: float) -> None:
         """One of `count` micro-batches is back; what the next ones will cost, and what prompts take
         of the devices."""
-        self._round = model, count, prefill_share
+        self._round = tracker, count, prefill_share
 
     def forget(self, request_id: int) -> None:
         """A request has ended, or sits out; one that is unknown is fine."""
@@ -189,8 +185,8 @@ class DraftWidths:
         self._rounds_left = len(self._users) - 1
         if self._round is None:
             return
-        model, count, prefill_share = self._round
-        if (costs := model()) is None:
+        tracker, count, prefill_share = self._round
+        if (costs := tracker.model()) is None:
             return
         load = DraftLoad(costs, count, self._step_s, prefill_share)
         chances = {one: self.acceptance.chance(one) for one in self._users}

@@ -109,7 +109,7 @@ class DecodeBatcher:
         self._departed.pop(slot, None)
         self.clock.seen(slot, now)
         trip_s = self.tracker.returned(slot, stamps, now)
-        round_ = self.tracker.model, self.micro_batches.count, load.share(now)
+        round_ = self.tracker, self.micro_batches.count, load.share(now)
         self.drafts.widths.round_completed(*round_)
         if self._choice is not None and trip_s is not None:
             self.micro_batches.count = self._choice.round_completed(

@@ -14,7 +14,6 @@ How many drafts are worth it is judged elsewhere (`Widths`), from what comes tru
 Pure.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple, Protocol
@@ -28,7 +27,7 @@ from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.request import ModelLimits
-from molink_scheduler.timing.round_model import RoundModel
+from molink_scheduler.timing.round_tracker import RoundTracker
 
 DRAFTED_ROWS_MAX = 128
 """Most rows of a micro-batch that has drafts, the most of a step that is recorded on a card: more
@@ -47,9 +46,7 @@ class Widths(Protocol):
     def drafted(self, step_s: float) -> None:
         """One more draft of all takes the drafters so long."""
 
-    def round_completed(
-        self, model: Callable[[], RoundModel | None], count: int, prefill_share: float
-    ) -> None:
+    def round_completed(self, tracker: RoundTracker, count: int, prefill_share: float) -> None:
         """One of `count` micro-batches is back; what the next ones will cost, and what prompts take
         of the devices."""
 
@@ -73,9 +70,7 @@ class FixedWidths:
     def drafted(self, step_s: float) -> None:
         """Learn nothing."""
 
-    def round_completed(
-        self, model: Callable[[], RoundModel | None], count: int, prefill_share: float
-    ) -> None:
+    def round_completed(self, tracker: RoundTracker, count: int, prefill_share: float) -> None:
         """Learn nothing."""
 
     def forget(self, request_id: int) -> None:

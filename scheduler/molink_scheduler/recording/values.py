@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from molink_scheduler import batch, events, prompt_order, request, resume
-from molink_scheduler.drafting import asks
+from molink_scheduler.drafting import acceptance, asks, widths
 from molink_scheduler.head import (
     changing_capacity,
     decode_batcher,
@@ -54,6 +54,7 @@ from molink_scheduler.timing import round_tracker, steps
 
 _MODULES: tuple[ModuleType, ...] = (
     *(
+        acceptance,
         asks,
         batch,
         events,
@@ -71,6 +72,7 @@ _MODULES: tuple[ModuleType, ...] = (
         ring_cache,
         tiered_tree,
         tiers,
+        widths,
         wishes,
     ),
     *(book, core, held_request, kept_states, queue, shadow_queue, round_tracker, steps),

@@ -1,6 +1,7 @@
 """How much is drafted: against the figures of a measured ring, and within its bounds anywhere."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -153,7 +154,7 @@ def widths_on(load, most=16):
     """Widths on a ring that is busy so."""
     widths = DraftWidths(most)
     widths.drafted(load.step_s)
-    widths.round_completed(lambda: load.costs, load.micro_batch_count, load.prefill_share)
+    widths.round_completed(SimpleNamespace(model=lambda: load.costs), load.micro_batch_count, load.prefill_share)
     return widths
 
 
@@ -192,7 +193,7 @@ def test_a_text_that_can_be_guessed_again_is_found_out():
 
 def test_nothing_is_drafted_before_a_round_was_measured():
     unmeasured = DraftWidths()
-    unmeasured.round_completed(lambda: None, 1, 0.0)
+    unmeasured.round_completed(SimpleNamespace(model=lambda: None), 1, 0.0)
     for widths in (DraftWidths(), unmeasured):
         assert drafted(widths, 1, PROBE_ROUNDS - 1, right=1) == [0] * (PROBE_ROUNDS - 1)
 

@@ -47,7 +47,7 @@ class SomeWidths:
     def drafted(self, step_s: float) -> None:
         self.steps_s.append(step_s)
 
-    def round_completed(self, model, count, prefill_share) -> None:
+    def round_completed(self, tracker, count, prefill_share) -> None:
         self.rounds.append((count, prefill_share))
 
     def forget(self, request_id: int) -> None:

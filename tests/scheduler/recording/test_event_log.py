@@ -101,9 +101,12 @@ def a_core() -> StageCore:
     return StageCore(StageQueue.for_steps_of(64, book), is_tail=False)
 
 
-@pytest.mark.parametrize("drafter", [None, SeededDrafter(Random(1), 4, "depth")])
-def test_parts_that_a_state_shares_are_shared_again(make_ring, make_request, drafter):
-    ring = make_ring(seed=1, stage_count=2, kv_tokens=128, drafter=drafter)
+@pytest.mark.parametrize("is_fixed", [False, True])
+@pytest.mark.parametrize("manner", [None, "depth"])
+def test_parts_that_a_state_shares_are_shared_again(make_ring, make_request, manner, is_fixed):
+    drafter = manner and SeededDrafter(Random(1), 4, manner)
+    options = {"drafter": drafter, "draft_width_fixed": is_fixed}
+    ring = make_ring(seed=1, stage_count=2, kv_tokens=128, **options)
     for request_id in range(4):
         ring.submit_at(0.1 * request_id, make_request(request_id, 40, 8))
     ring.stop_at(0.7)
