@@ -1,8 +1,14 @@
 """A ring whose head drafts answers as one that does not, in fewer rounds."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
+from tools.cycle_model import make_cyclic, successors
 
 PROMPTS = [[3 + i, 5, 9 + i] * (5 + 2 * i) for i in range(4)]
 MAX_TOKENS = 80
@@ -19,8 +25,27 @@ async def answers_of(tools, server, **more) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def expected(tools, tiny_llama):
-    return tools.greedy_reference(tiny_llama, PROMPTS, MAX_TOKENS)
+def cyclic(tools, tiny_llama, tmp_path_factory) -> Path:
+    """A model whose greedy text runs in circles, which a copy follows."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
+    make_cyclic(model, successors(model.config.vocab_size, cycle=20, wrong=0.0))
+    model.save_pretrained(directory := tmp_path_factory.mktemp("models") / "cyclic")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def expected(tools, cyclic):
+    return tools.greedy_reference(cyclic, PROMPTS, MAX_TOKENS)
+
+
+@pytest.fixture
+async def undrafted(tools):
+    """Answers of the demo model without drafts, by temperature."""
+    with tools.serving(str(DEMO_MODEL_DIR), *OPTIONS) as server:
+        found = {one: await answers_of(tools, server, temperature=one) for one in (0.0, 0.8)}
+        (ring,) = (await tools.get(server.url, "/cluster"))["rings"]
+        assert ring["drafters"] == []
+        return found
 
 
 async def drafters_of(tools, server) -> dict:
@@ -33,10 +58,29 @@ async def drafters_of(tools, server) -> dict:
     return await tools.eventually(told)
 
 
-async def test_a_ring_that_copies_answers_as_one_that_does_not(tools, tiny_llama, expected):
-    """A random model's greedy text runs in circles, which is what a copy is."""
-    with tools.serving(str(tiny_llama), *OPTIONS, "--drafter", "copy") as server:
+async def test_a_ring_that_copies_answers_as_one_that_does_not(tools, cyclic, expected):
+    with tools.serving(str(cyclic), *OPTIONS, "--drafter", "copy") as server:
         assert await answers_of(tools, server, temperature=0) == expected
         copying = (await drafters_of(tools, server))["copy"]
-    assert copying["rounds"] > 0
-    assert copying["tokens_per_round"] > 1
+    assert copying["acceptance"] > 0.8
+    assert copying["tokens_per_round"] > 1.5
+
+
+async def test_the_shipped_drafter_changes_no_token_of_the_demo_model(tools, undrafted):
+    """Greedy and drawn: each user's own seed draws the drafts, too."""
+    options = (*OPTIONS, "--drafter", str(DEMO_DRAFTER_DIR), "--draft-width-max", "4")
+    with tools.serving(str(DEMO_MODEL_DIR), *options) as server:
+        for temperature, answers in undrafted.items():
+            assert await answers_of(tools, server, temperature=temperature) == answers
+        model = (await drafters_of(tools, server))[DEMO_DRAFTER_DIR.name]
+    assert model["acceptance"] > 0.3  # These prompts are no text.
+    assert model["width"] <= 4
+    assert model["tokens_per_round"] > 1.2
+
+
+async def test_a_drafter_of_other_words_is_named_and_the_ring_serves_without(
+    tools, cyclic, expected
+):
+    with tools.serving(str(cyclic), *OPTIONS, "--drafter", str(DEMO_DRAFTER_DIR)) as server:
+        assert await answers_of(tools, server, temperature=0) == expected
+    assert "serves without the drafter" in "".join(server.stderr)

@@ -154,7 +154,9 @@ def widths_on(load, most=16):
     """Widths on a ring that is busy so."""
     widths = DraftWidths(most)
     widths.drafted(load.step_s)
-    widths.round_completed(SimpleNamespace(model=lambda: load.costs), load.micro_batch_count, load.prefill_share)
+    widths.round_completed(
+        SimpleNamespace(model=lambda: load.costs), load.micro_batch_count, load.prefill_share
+    )
     return widths
 
 
