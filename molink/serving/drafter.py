@@ -1,14 +1,15 @@
 """Small model that is to draft for a served one: whether it can, and what a ring's head is told.
 
 It must have the words of the model: the same text for each token id, as far as both have it. What
-one of them has beyond the other's last is padding.
+one of them has beyond the other's last is padding. Two models of which neither has a tokenizer must
+have as many words.
 """
 
 import logging
 from typing import Any
 
 from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.description import describe
+from molink.checkpoint.description import ModelDescription, describe
 from molink.config.groups import DRAFTERS
 from molink.errors import UserError
 from molink.serving.served_model import ServedModel, load_tokenizer, public_name
@@ -31,12 +32,20 @@ def draft_model(drafter: str, served: ServedModel) -> DraftModel | None:
 
 def _checked(drafter: str, served: ServedModel) -> DraftModel:
     description = describe(open_checkpoint(drafter))
-    words, own = served.card.tokenizer, load_tokenizer(description)
-    if words is None or own is None:
-        raise UserError("Without a tokenizer of each it is not known whether their words agree.")
-    if (other := first_difference(words, own)) is not None:
-        raise UserError(f"Its words are not the model's: token {other} is another one.")
+    _check_words(served, description)
     return DraftModel(drafter, description.layers, public_name(drafter))
+
+
+def _check_words(served: ServedModel, description: ModelDescription) -> None:
+    words, own = served.card.tokenizer, load_tokenizer(description)
+    if words is None and own is None:
+        count, others = description.vocabulary_size, served.description.vocabulary_size
+        if count != others:
+            raise UserError(f"It has {count} words, the model {others}, and neither a tokenizer.")
+    elif words is None or own is None:
+        raise UserError("Without a tokenizer of each it is not known whether their words agree.")
+    elif (other := first_difference(words, own)) is not None:
+        raise UserError(f"Its words are not the model's: token {other} is another one.")
 
 
 def first_difference(one: Any, other: Any) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 from molink.models import DEMO_MODEL_DIR
 from molink.serving.drafter import draft_model, first_difference
 from molink.serving.served_model import read_served_model
+from tests.engine.tiny_models import save_tiny
 
 
 @dataclass
@@ -75,3 +76,12 @@ def test_without_a_tokenizer_no_words_are_known(served, caplog):
     bare = SimpleNamespace(card=SimpleNamespace(tokenizer=None))
     assert draft_model(str(DEMO_MODEL_DIR), bare) is None
     assert "tokenizer" in caplog.messages[0]
+
+
+def test_two_without_a_tokenizer_need_as_many_words(caplog, tmp_path):
+    for name, words in (("one", 0), ("other", 1)):
+        save_tiny("llama", tmp_path / name, "float32", vocab_size=160 + words)
+    bare = read_served_model(str(tmp_path / "one"), None)
+    assert draft_model(str(tmp_path / "one"), bare).layers
+    assert draft_model(str(tmp_path / "other"), bare) is None
+    assert "161 words, the model 160" in caplog.messages[0]
