@@ -84,3 +84,26 @@ async def test_a_drafter_of_other_words_is_named_and_the_ring_serves_without(
     with tools.serving(str(cyclic), *OPTIONS, "--drafter", str(DEMO_DRAFTER_DIR)) as server:
         assert await answers_of(tools, server, temperature=0) == expected
     assert "serves without the drafter" in "".join(server.stderr)
+
+
+async def test_a_prediction_is_copied_and_changes_no_answer(tools):
+    """Against a prediction that has nothing to do with the answer."""
+    with tools.serving("demo", "--nodes", "2", "--dtype", "float32", "--drafter", "copy") as server:
+        answer, copied = await predicted(tools, server, "x")
+        again, more = await predicted(tools, server, answer)
+    assert again == answer
+    assert more > copied
+
+
+async def predicted(tools, server, prediction: str) -> tuple[str, int]:
+    """An answer, and how many of its tokens had been drafted."""
+    body = {
+        "messages": [{"role": "user", "content": "Tell me a story about a dog."}],
+        "prediction": {"type": "content", "content": prediction},
+        "temperature": 0,
+        "max_tokens": 60,
+    }
+    status, answer = await tools.post(server.url, "/v1/chat/completions", body)
+    assert status == 200, answer
+    details = answer["usage"]["completion_tokens_details"]
+    return answer["choices"][0]["message"]["content"], details["accepted_prediction_tokens"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from molink.stage.cache.stage_cache import StageCache
-from molink.stage.drafting.protocol import NoDrafting
+from molink.stage.drafting.drafters import Drafters
 from molink.stage.event_files import EventFiles
 from molink.stage.health import health_reports
 from molink.stage.health.head_health import with_head
@@ -82,7 +82,7 @@ class Neighbours:
         loop = StageLoop(
             *(recorded, self.engine, layers(is_tail=True), self.stage, packing, rules, reports),
             *(events, sent, shadowing, self.next_command, new_core, no_more_layers, self.facts.put),
-            *(StageCache(self.engine), NoDrafting()),
+            *(StageCache(self.engine), Drafters.of()),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from molink.stage.cache.stage_cache import StageCache
-from molink.stage.drafting.protocol import NoDrafting
+from molink.stage.drafting.drafters import Drafters
 from molink.stage.event_files import EventFiles
 from molink.stage.health.head_health import with_head
 from molink.stage.health.health_reports import HealthReports
@@ -83,7 +83,7 @@ class Ring:
         loop = StageLoop(
             *(recorded, self.engine, layers(is_head=True), self.head, packing, rules, reports),
             *(events, sent, shadowing, lambda: None, new_core, no_more_layers, lambda fact: None),
-            *(StageCache(self.engine), NoDrafting()),
+            *(StageCache(self.engine), Drafters.of()),
         )
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()

@@ -1,13 +1,13 @@
-"""Drafter that copies what a request's text holds once before (`drafting.copy_index`)."""
+"""Drafter that copies what a request's text or prediction holds (`drafting.copy_index`)."""
 
 from dataclasses import dataclass, field
 
 from molink_scheduler.drafting.asks import DraftAsk
-from molink_scheduler.drafting.copy_index import CopyIndex
+from molink_scheduler.drafting.copy_index import CopyIndex, predicted
 
 LEARNED_AT_ONCE = 2048
-"""Tokens of a text that are taken in before the loop goes on: a millisecond. A longer prompt is
-copied from some rounds later."""
+"""Tokens of a text that are taken in before the loop goes on: a millisecond. A longer prompt, or
+prediction, is copied from some rounds later."""
 
 
 @dataclass(slots=True)
@@ -16,7 +16,7 @@ class _Text:
     waiting: list[int] = field(default_factory=list)
     """Tokens that the index was not told yet."""
     tokens: int = 0
-    """How many were told, those that wait included."""
+    """How many of the request's own were told, those that wait included."""
 
     def take(self, tokens: tuple[int, ...]) -> None:
         self.tokens += len(tokens)
@@ -39,7 +39,8 @@ class Copying:
     def learn(self, ask: DraftAsk) -> None:
         """Take in the tokens of a question; of a request that began unseen nothing is copied."""
         if ask.start == 0:
-            self._texts[ask.request_id] = _Text()
+            waiting = predicted(ask.prediction) if ask.prediction else []
+            self._texts[ask.request_id] = _Text(waiting=waiting)
         text = self._texts.get(ask.request_id)
         if text is not None and text.tokens == ask.start:
             text.take(ask.tokens)

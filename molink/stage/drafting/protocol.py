@@ -9,7 +9,7 @@ answered.
 
 from typing import Protocol
 
-from molink_scheduler.drafting.asks import Draft, DraftAsk, Drafted
+from molink_scheduler.drafting.asks import DraftAsk, Drafted
 
 
 class Drafting(Protocol):
@@ -33,32 +33,3 @@ class Drafting(Protocol):
 
     def begin_epoch(self) -> None:
         """The ring goes on in another epoch: forget all requests and questions."""
-
-
-class NoDrafting:
-    """Drafters of a stage that has none. Its core asks nothing; whoever asks is told of nothing."""
-
-    def __init__(self) -> None:
-        self._asked: dict[int, DraftAsk] = {}
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether somebody has asked."""
-        return bool(self._asked)
-
-    def ask(self, asks: tuple[DraftAsk, ...]) -> None:
-        """Note who is to be told of nothing."""
-        self._asked |= {one.request_id: one for one in asks}
-
-    def take(self) -> Drafted | None:
-        """Answers without drafts."""
-        asked, self._asked = self._asked, {}
-        return Drafted(tuple(Draft(one.request_id, one.position, ()) for one in asked.values()))
-
-    def forget(self, request_id: int) -> None:
-        """Forget a request's question."""
-        self._asked.pop(request_id, None)
-
-    def begin_epoch(self) -> None:
-        """Forget all questions."""
-        self._asked.clear()

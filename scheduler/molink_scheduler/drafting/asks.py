@@ -23,6 +23,8 @@ class DraftAsk:
     sampling: SamplingParams
     width: int
     """Most drafts that are of use, at least one."""
+    prediction: tuple[int, ...] = ()
+    """Text that the answer may repeat, where `start` is 0."""
 
     @property
     def position(self) -> int:

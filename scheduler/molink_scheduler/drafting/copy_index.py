@@ -22,6 +22,11 @@ END = -1
 """Mark behind a predicted text, which no token is: nothing is copied across it."""
 
 
+def predicted(tokens: Iterable[int]) -> list[int]:
+    """Text that the answer may copy, as it is learned before anything else."""
+    return [*tokens, END]
+
+
 @dataclass(slots=True)
 class CopyIndex:
     """Text of one request, and where each run of tokens was seen last."""
@@ -31,11 +36,6 @@ class CopyIndex:
     """Place behind the last occurrence of each run of `MATCH_TOKENS`."""
     _next: int = field(init=False, default=-1)
     """Place of the token that a copy goes on with; -1: nothing matches."""
-
-    def predict(self, tokens: Iterable[int]) -> None:
-        """Learn a text that the answer may copy, before anything else is learned."""
-        self.learn([*tokens, END])
-        self._next = -1
 
     def learn(self, tokens: Iterable[int]) -> None:
         """Take in the tokens that follow."""

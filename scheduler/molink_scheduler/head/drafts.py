@@ -138,8 +138,9 @@ class HeadDrafts:
         if (width := min(self._widths[request_id], self._most(sequence))) < 1:
             return False
         start, tokens = self._told.get(request_id, 0), len(sequence.known)
-        new, sampling = tuple(sequence.known[start:]), sequence.request.sampling
-        ask = DraftAsk(request_id, start, new, sampling, width)
+        new, request = tuple(sequence.known[start:]), sequence.request
+        prediction = () if start else request.prediction
+        ask = DraftAsk(request_id, start, new, request.sampling, width, prediction)
         self._told[request_id] = tokens
         self._asked[request_id] = _Asked(sequence, ask)
         self._new_asks[request_id] = ask

@@ -33,7 +33,7 @@ def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None
         return None
     if tokens > limits.sequence_tokens_max:
         return f"{name} may grow to {tokens} tokens, the model takes {limits.sequence_tokens_max}"
-    others = chain(request.output, request.sampling.named)
+    others = chain(request.output, request.prediction, request.sampling.named)
     if max(request.prompt_ids) >= limits.vocabulary_size or not limits.has_words(others):
         return f"{name} has a token that is not in the vocabulary"
     return None

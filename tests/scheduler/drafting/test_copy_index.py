@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.drafting.copy_index import MATCH_TOKENS, CopyIndex
+from molink_scheduler.drafting.copy_index import MATCH_TOKENS, CopyIndex, predicted
 
 TEXT = list(range(100, 160))
 
@@ -11,7 +11,7 @@ TEXT = list(range(100, 160))
 def index_of(*texts, prediction=()):
     index = CopyIndex()
     if prediction:
-        index.predict(prediction)
+        index.learn(predicted(prediction))
     for text in texts:
         index.learn(text)
     return index

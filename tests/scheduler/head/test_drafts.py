@@ -76,11 +76,12 @@ class Head:
     def run(self) -> RunBatch | None:
         return self.core.next_batch(0.0, 0.0)[1]
 
-    def submit(self, request_id=1, prompt=3, max_tokens=40, first=1, **sampling):
+    def submit(self, request_id=1, prompt=3, max_tokens=40, first=1, predicted=(), **sampling):
         """Submit a request and have its prompt computed; what the head asks then."""
         tokens = token_bytes(range(first, first + prompt))
         params = SamplingParams(max_tokens, **sampling)
-        self.told(RequestSubmitted(Request(request_id, tokens, params)))
+        request = Request(request_id, tokens, params, prediction=predicted)
+        self.told(RequestSubmitted(request))
         while not (run := self.run()).batch.spans[-1].samples:
             self.back(run)
         return self.back(run, (request_id, 100))
@@ -231,6 +232,19 @@ def test_after_a_preemption_drafters_are_told_anew():
     assert run.batch.batch_class is PREFILL
     (ask,) = asked(head.back(run, (1, 101)))
     assert (ask.start, ask.tokens) == (0, (1, 2, 3, 100, 101))
+
+
+def test_a_prediction_is_told_with_the_first_tokens_and_not_again():
+    head = Head()
+    (first,) = asked(head.submit(predicted=(7, 8)))
+    head.draft(4, 101)
+    (second,) = asked(head.back(head.run(), (1, 101), (1, 102)))
+    assert (first.start, first.prediction) == (0, (7, 8))
+    assert (second.start, second.prediction) == (4, ())
+    head.sequence.preempting = True
+    head.core._settle(head.sequence)
+    (anew,) = asked(head.back(head.run(), (1, 103)))
+    assert (anew.start, anew.prediction) == (0, (7, 8))
 
 
 def test_a_grammar_whose_token_is_late_voids_the_drafts():

@@ -66,6 +66,7 @@ def decoding(*request_ids: int) -> HeadScheduler:
         request(prompt=(1, 100)),
         request(prompt=(2**32 - 1,)),
         request(output=(-1,)),
+        replace(request(), prediction=(5, 100)),
         replace(request(), sampling=SamplingParams(max_tokens=4, logit_bias=((100, 1.0),))),
         replace(request(), sampling=SamplingParams(max_tokens=4, stop_token_ids=(2, 100))),
         request(output=(100,)),

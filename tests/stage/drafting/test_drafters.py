@@ -16,8 +16,8 @@ TEXT = tuple(range(100, 140))
 NO_PACKING = PackingHealth("raw", 0, 0, 0.0)
 
 
-def ask(request_id, start, tokens, width=4):
-    return DraftAsk(request_id, start, tuple(tokens), SAMPLING, width)
+def ask(request_id, start, tokens, width=4, prediction=()):
+    return DraftAsk(request_id, start, tuple(tokens), SAMPLING, width, tuple(prediction))
 
 
 @dataclass
@@ -220,6 +220,32 @@ def test_a_long_prompt_is_learned_in_pieces_and_copied_from_then_on():
         assert rounds < 20
     assert rounds == 8  # Two more pieces, and eight tokens to match.
     assert copying.step() == {1: (8, 9, 10, 11)}
+
+
+def test_a_prediction_is_copied_up_to_its_end():
+    copying = Copying()
+    first = ask(1, 0, (5, *TEXT[:7]), prediction=TEXT[:13])
+    copying.learn(first)
+    assert not copying.begin(first)
+    second = ask(1, 8, TEXT[7:8])
+    copying.learn(second)
+    assert copying.begin(second)
+    assert copying.step() == {1: TEXT[8:12]}
+    third = ask(1, 9, TEXT[8:12])
+    copying.learn(third)
+    assert copying.begin(third)
+    assert copying.step() == {1: TEXT[12:13]}
+
+
+def test_a_long_prediction_is_learned_in_pieces_before_the_prompt():
+    copying, prediction = Copying(), range(2 * LEARNED_AT_ONCE)
+    copying.learn(ask(1, 0, prediction[:4], prediction=prediction))
+    copying.learn(ask(1, 4, prediction[4:8]))
+    early = ask(1, 8, prediction[8:12])
+    assert not copying.begin(early)
+    copying.learn(early)
+    assert copying.begin(early)
+    assert copying.step() == {1: tuple(prediction[12:16])}
 
 
 def test_nothing_is_copied_of_a_request_that_was_not_heard_from_its_start():
