@@ -9,6 +9,7 @@ from molink.engine.step.stage import StageExecutor
 from molink.engine.step.step_output import StepOutput
 from molink.errors import DeviceMemoryError
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
+from molink_scheduler.kv.layer_class import STEP_ROWS_MAX
 from molink_scheduler.request import SamplingParams
 from tests.engine.cpu_stages import cpu_stage
 from tests.engine.device.stand_in import GB, StandInCard
@@ -115,7 +116,7 @@ def test_decode_is_cut_between_spans():
 
 def test_decode_that_is_more_than_windows_hold_is_cut_between_spans():
     spans = tuple(Span(n, 9, 26, True, tuple(range(16))) for n in range(70))
-    pieces = list(_pieces(decode(*spans)))
+    pieces = list(_pieces(decode(*spans), STEP_ROWS_MAX))
     assert [len(piece.batch.spans) for piece in pieces] == [30, 30, 10]
     assert tuple(span for piece in pieces for span in piece.batch.spans) == spans
     assert [token for piece in pieces for token in piece.token_ids] == list(range(3, 3 + 70 * 17))

@@ -1,11 +1,11 @@
 """How fast does our kernel attend spans of several rows behind long contexts?
 
-    python -m tools.experiments.quantized.span_speed --out DIR --before CHECKOUT
+    python -m tools.experiments.quantized.span_speed --out DIR
 
-The kernel and that of another checkout take turns in one process, one layer of KV in bfloat16 in
-scattered blocks; processor time of one thread, the best round. Operations are those of products
-alone, two for each multiplication and its addition, so what the products of a matrix reach with
-the same rows stands beside them.
+The kernel and that of another checkout, `--before`, take turns in one process, one layer of KV in
+bfloat16 in scattered blocks; processor time of one thread, the best round. Operations are those of
+products alone, two for each multiplication and its addition, so what the products of a matrix reach
+with the same rows stands beside them.
 """
 
 import ctypes

@@ -1,10 +1,10 @@
 """What does a step of new tokens take behind a long history, and what of it is attention?
 
-    python -m tools.experiments.room.late_turns --model DIR --out DIR [--kernels CHECKOUT]
+    python -m tools.experiments.room.late_turns --out DIR
 
-A third of the model's layers, from its middle, in bfloat16, whose KV is there: steps of some rows
-behind more and more tokens, in processor time of one thread, medians. What a step takes longer than
-with no history is attention to it. With `--kernels` those of another checkout compute.
+A third of the layers of a `--model`, from its middle, in bfloat16, whose KV is there: steps of some
+rows behind more and more tokens, in processor time of one thread, medians. What a step takes longer
+than with no history is attention to it. With `--kernels` those of another checkout compute.
 """
 
 import time

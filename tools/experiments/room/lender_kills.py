@@ -1,6 +1,6 @@
 """Lenders are killed at random moments: does every answer stay as it is, and how long do they wait?
 
-    python -m tools.experiments.room.lender_kills --out DIR [--kills 50 --seed 0]
+    python -m tools.experiments.room.lender_kills --out DIR
 
 A ring of `molink serve` over a tiny random model in fp32 whose stages have room for a part of the
 KV and lend the rest. At each kill two long requests run, of which a part lies at lenders, and a
