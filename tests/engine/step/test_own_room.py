@@ -98,9 +98,11 @@ class Stage:
 @pytest.mark.parametrize("blocks_here", [16, 19, 64])
 def test_requests_steps_and_fetches_within_their_shares_find_room(blocks_here, seed):
     stage = Stage(Random(seed), blocks_here)
+    most_lent = 0
     for _ in range(EVENTS):
         stage.happens()
-    assert stage.kv.blocks_lent > 0
+        most_lent = max(most_lent, stage.kv.blocks_lent)
+    assert most_lent > 0
 
 
 def test_a_step_of_more_rows_than_there_is_room_for_is_computed_in_pieces(tmp_path):

@@ -17,6 +17,9 @@ from tests.sweeps import swept
 DIFFERENCE_MAX = 2e-6
 """Of what another order of sums does in fp32: 1.1e-6 was seen."""
 
+DRAFTS_DIFFERENCE_MAX = 1e-5
+"""The same for sixteen rows beside one: 4.7e-6 was seen, in gemma4."""
+
 
 @pytest.mark.parametrize("name", swept(ARCHITECTURES, *KINDS))
 def test_a_whole_model_replays_what_it_launches(name):
@@ -37,7 +40,7 @@ def test_states_in_slots_are_replayed(name):
 def test_rows_of_drafts_are_replayed_as_each_is_alone(name):
     stage = static_stage(name, range(3), 3, TapeRecorder(), buckets=(16, 4, 1))
     assert stage.fallbacks.decode is None
-    assert worst_difference_of_drafts(stage) <= DIFFERENCE_MAX
+    assert worst_difference_of_drafts(stage) <= DRAFTS_DIFFERENCE_MAX
 
 
 @pytest.mark.parametrize("layers", [range(2), range(2, 4), range(4, 6)])
