@@ -14,7 +14,7 @@ from tests.scheduler.surviving_ring import SurvivingRing
 from tests.scheduler.toy_ring import ToyRing
 from tests.sweeps import swept
 
-RINGS = int(os.environ.get("MOLINK_RINGS", "1000"))
+RINGS = int(os.environ.get("MOLINK_RINGS", "300"))
 """Rings of each sweep."""
 
 

@@ -13,7 +13,7 @@ from tests.scheduler.changing_ring import ChangingRing
 from tests.scheduler.seeded_drafter import SeededDrafter
 from tests.sweeps import swept
 
-RINGS = int(os.environ.get("MOLINK_RINGS", "1000"))
+RINGS = int(os.environ.get("MOLINK_RINGS", "300"))
 """Rings of each sweep."""
 
 LONGEST = 6
