@@ -122,7 +122,7 @@ class PredictedTokens:
     rejected: int = 0
 
     async def counted(self, events: AsyncIterator[TokenEvent]) -> AsyncIterator[TokenEvent]:
-        """The same events."""
+        """Events of an answer as they come, whose drafts are counted."""
         async for event in events:
             right = max(0, len(event.token_ids) - 1) if event.drafts else 0
             self.accepted += right

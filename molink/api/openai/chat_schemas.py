@@ -159,7 +159,7 @@ class Prediction(Part):
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Whole predicted text, its pieces joined."""
         return "".join(piece.text for piece in self.content)
 
     @model_validator(mode="after")

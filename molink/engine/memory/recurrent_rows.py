@@ -143,7 +143,7 @@ class Runs:
 
     @classmethod
     def drafted(cls, spans: Iterable[RecurrentSpan]) -> "Runs":
-        """Rows of drafts."""
+        """Runs of those rows of spans that are drafts."""
         return cls.of((one.slot, one.drafted) for one in spans if one.drafts)
 
     @property

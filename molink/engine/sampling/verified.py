@@ -1,4 +1,4 @@
-"""Which rows of a span with drafts count, once all of them are drawn.
+"""Verification of drafts: how many rows of a span count, once all of them are drawn.
 
 A row stands behind the drafts before it, so its token is the sequence's if those are what was drawn
 in front of it. The first draft that is not ends the run, and the token that was drawn in its place

@@ -31,7 +31,7 @@ class Drafter(Protocol):
 
     @property
     def name(self) -> str:
-        """Name for people."""
+        """Name of the drafter, as people are told it."""
 
     @property
     def is_busy(self) -> bool:

@@ -45,8 +45,8 @@ class Acceptance:
     _requests: dict[int, _Tries] = field(init=False, default_factory=dict)
 
     def judged(self, request_id: int, tried: int, right: int) -> None:
-        """Of so many drafts of a round the first `right` came true. Those behind the first that was
-        wrong say nothing: they followed a text that is not there."""
+        """Learn that the first `right` of a round's `tried` drafts came true. Those behind the
+        first that was wrong say nothing: they followed a text that is not there."""
         tries = min(tried, right + 1)
         for one in (self._all, self._requests.setdefault(request_id, _Tries(REQUEST_TRIES_KEPT))):
             one.add(tries, right)

@@ -162,7 +162,7 @@ class DraftWidths:
         return min(user.probing(), self.most)
 
     def judged(self, request_id: int, tried: int, right: int) -> None:
-        """Of so many drafts of a request the first `right` came true."""
+        """Learn that the first `right` of a request's `tried` drafts came true."""
         self.acceptance.judged(request_id, tried, right)
 
     def drafted(self, step_s: float) -> None:

@@ -41,7 +41,7 @@ class Widths(Protocol):
         """Drafts to ask for with the request's next span; 0: none."""
 
     def judged(self, request_id: int, tried: int, right: int) -> None:
-        """Of a span's drafts, `tried` of them, the first `right` ones came true."""
+        """Learn that the first `right` of a span's `tried` drafts came true."""
 
     def drafted(self, step_s: float) -> None:
         """One more draft of all takes the drafters so long."""
@@ -61,17 +61,17 @@ class FixedWidths:
     drafts: int
 
     def width(self, request_id: int) -> int:
-        """That many."""
+        """The fixed width, for every request."""
         return self.drafts
 
     def judged(self, request_id: int, tried: int, right: int) -> None:
-        """Learn nothing."""
+        """Take no notice: the width is fixed."""
 
     def drafted(self, step_s: float) -> None:
-        """Learn nothing."""
+        """Take no notice: the width is fixed."""
 
     def round_completed(self, tracker: RoundTracker, count: int, prefill_share: float) -> None:
-        """Learn nothing."""
+        """Take no notice: the width is fixed."""
 
     def forget(self, request_id: int) -> None:
         """Know nobody."""
