@@ -14,7 +14,9 @@ Rejected: a process of its own, which costs 0.13 ms a hand-over, a seventh of a 
 """
 
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared, StepInputs
@@ -31,7 +33,8 @@ SLOW_TIMES, SLOW_S = 10, 0.25
 """A step that takes so many times its usual time, and so long, is one that never ends well: a card
 that swaps, memory that is on a disk. A PC that does something else for a moment is none."""
 
-WEIGHT_OF_NEWEST = 0.1
+STEPS_KEPT = 9
+"""Steps of which the median is the usual one: some are made beside something else."""
 
 SHARE_MIN = 0.05
 """Share of drafts that are right of the worst model of the same words; of a wrong load it was
@@ -112,10 +115,15 @@ class ModelDrafter:
     engine: Engine
     layers: Prepared
     share_min: float = SHARE_MIN
-    step_s: float = field(init=False, default=0.0)
+    _steps_s: deque[float] = field(init=False, default_factory=lambda: deque(maxlen=STEPS_KEPT))
     _requests: dict[int, _Drafted] = field(init=False, default_factory=dict)
     _asked: dict[int, _Drafted] = field(init=False, default_factory=dict)
     _batches: int = field(init=False, default=0)
+
+    @property
+    def step_s(self) -> float:
+        """Usual seconds of one more draft for all who ask."""
+        return median(self._steps_s) if self._steps_s else 0.0
 
     @property
     def is_busy(self) -> bool:
@@ -178,12 +186,14 @@ class ModelDrafter:
 
     def _draft(self) -> None:
         """Draw the next token of all who ask."""
+        most_behind = max(one.behind for one in self._asked.values())
         began = time.monotonic()
         drawn = self._compute(self._asked)
         for request_id, request in self._asked.items():
             request.common = max(request.common, len(request.known) - 1)
             request.drafts.append(drawn[request_id])
-        self._took(time.monotonic() - began)
+        if most_behind <= DRAFTS_MAX + 1:  # Else it has computed a prompt, too.
+            self._took(time.monotonic() - began)
 
     def _compute(self, requests: dict[int, _Drafted]) -> dict[int, int]:
         """Compute a piece of each request; the tokens that were drawn. Raises StageError where one
@@ -211,7 +221,7 @@ class ModelDrafter:
         usual_s = self.step_s or seconds
         if seconds > max(SLOW_TIMES * usual_s, SLOW_S):
             raise StageError(f"a step took {seconds:.2f} s, {usual_s:.4f} s is usual")
-        self.step_s = usual_s + WEIGHT_OF_NEWEST * (seconds - usual_s)
+        self._steps_s.append(seconds)
 
 
 def _drawing(sampling: SamplingParams) -> SamplingParams:
