@@ -1,5 +1,7 @@
 """The ledger of a cell, message by message."""
 
+from dataclasses import replace
+
 import pytest
 
 from molink_scheduler.cell.actions import AskLender, Reason, Recall, Refuse, Swap, VoidLeases
@@ -169,6 +171,23 @@ def test_an_answer_of_an_old_incarnation_is_not_believed():
     assert refused.reason is Reason.BAD_LEASE
     assert cell.ledger.capacity_blocks("a") == 100
     assert cell.report("a", lease, asked_up_to=lease.number) == [void]
+    assert cell.ledger.capacity_blocks("a") == 100
+
+
+@pytest.mark.parametrize("incarnation", [0, 2])
+def test_an_answer_of_another_process_than_was_asked_is_not_believed(incarnation):
+    cell = cell_of(a=facts("b"), b=facts("a"))
+    [ask] = cell.want("a", 30)
+    lease = replace(cell.lease(ask), lender_incarnation=incarnation)
+    assert refusal(cell.answer("a", lease, room=70)).reason is Reason.BAD_LEASE
+    assert cell.ledger.capacity_blocks("a") == 100
+
+
+def test_a_new_ledger_believes_no_lease_of_a_lender_that_has_started_again():
+    cell = Cell(facts={"a": facts("b"), "b": facts("a")}, incarnation={"b": 2})
+    cell.report("b")
+    lease = Lease(7, "a", 1, "b", 1, 30, 1)
+    assert cell.report("a", lease, asked_up_to=7) == [VoidLeases("a", ((7, 0),))]
     assert cell.ledger.capacity_blocks("a") == 100
 
 
