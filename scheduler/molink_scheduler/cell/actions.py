@@ -7,7 +7,7 @@ from molink_scheduler.units import gb_text
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class LeaseOffer:
     """Lender that a debtor may ask, and for how much."""
 
     lease: int
@@ -19,18 +19,18 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class AskLender:
-    """To a debtor: ask these lenders in turn until you have the blocks. None of them asks on."""
+    """Question that a debtor is to ask lenders in turn, until it has the blocks; none asks on."""
 
     debtor: str
     incarnation: int
     blocks: int
-    offers: tuple[Offer, ...]
+    offers: tuple[LeaseOffer, ...]
     """At most three, the best first, with rising numbers of leases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """To a debtor: give a lease's blocks back until so many are left."""
+    """Order to a debtor to give a lease's blocks back until so many are left."""
 
     debtor: str
     lease: int
@@ -39,7 +39,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class VoidLeases:
-    """To a debtor: blocks of these leases are lost. To a lender: they are nobody's."""
+    """Word that blocks of leases are lost, to a debtor, or nobody's, to a lender."""
 
     device: str
     leases: tuple[tuple[int, int], ...]
@@ -48,7 +48,7 @@ class VoidLeases:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """To all of a cycle of debts at once: each gives back, and so has room for what comes home."""
+    """Recalls along a cycle of debts at once: each has room then for what comes home."""
 
     recalls: tuple[Recall, ...]
 
@@ -66,7 +66,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """To a device: what it wants or tells is not taken. Its ring goes on."""
+    """Refusal of what a device wants or tells; its ring goes on."""
 
     device: str
     reason: Reason

@@ -15,7 +15,7 @@ from math import inf
 from molink_scheduler.cell.actions import (
     Action,
     AskLender,
-    Offer,
+    LeaseOffer,
     Reason,
     Recall,
     Refuse,
@@ -48,7 +48,7 @@ an epoch of its debtors' rings, and one that comes and goes each minute would ca
 
 @dataclass(slots=True)
 class _Device:
-    """What a device last told, and what was asked of it."""
+    """Device as it last told, and what it was asked."""
 
     facts: DeviceFacts
     incarnation: int
@@ -59,7 +59,7 @@ class _Device:
     lent: dict[int, Lease] = field(default_factory=dict)
     room_told: float = inf
     """Room by its last answer to a question, until it reports."""
-    offers: dict[int, Offer] = field(default_factory=dict)
+    offers: dict[int, LeaseOffer] = field(default_factory=dict)
     """Offers of its open question."""
     asked_at: float = -inf
 
@@ -266,9 +266,9 @@ class CellLedger:
         device.offers, device.asked_at = {offer.lease: offer for offer in offers}, now
         return AskLender(name, device.incarnation, blocks, offers)
 
-    def _offer(self, lender: str, blocks: int) -> Offer:
+    def _offer(self, lender: str, blocks: int) -> LeaseOffer:
         self.next_lease += 1
-        return Offer(self.next_lease - 1, lender, self._devices[lender].incarnation, blocks)
+        return LeaseOffer(self.next_lease - 1, lender, self._devices[lender].incarnation, blocks)
 
     def _room_bytes(self, name: str, now: float) -> int:
         left = self.quota_bytes(name, now) - self.lent_bytes(name)

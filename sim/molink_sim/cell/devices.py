@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from molink_scheduler.cell.actions import Action, AskLender, Offer, Recall, Swap, VoidLeases
+from molink_scheduler.cell.actions import Action, AskLender, LeaseOffer, Recall, Swap, VoidLeases
 from molink_scheduler.cell.events import (
     BlocksReturned,
     BlocksWanted,
@@ -133,7 +133,7 @@ class CellDevice:
             told.append(LendAnswered(self._origin(), lease, room))
         return told
 
-    def _lease(self, offer: Offer, blocks: int) -> Lease:
+    def _lease(self, offer: LeaseOffer, blocks: int) -> Lease:
         return Lease(
             offer.lease,
             self.name,

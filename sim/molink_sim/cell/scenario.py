@@ -58,8 +58,8 @@ MEMORY_GB_MAX = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where KV of a device's stage lies, some seconds after a change."""
+class KvPlaces:
+    """Places of the KV of a device's stage, some seconds after a change."""
 
     at_s: float
     device: str
@@ -72,7 +72,7 @@ class Place:
     """Sentence with which the ledger has refused more."""
 
 
-def play(path: Path) -> Iterator[Place]:
+def play(path: Path) -> Iterator[KvPlaces]:
     """Places after each change, device by device. Raises UserError for a file that is wrong."""
     data = read_toml(path, "the cell")
     refuse_unknown(path.name, data, {"about", "model", "device", "link", "change"})
@@ -138,12 +138,12 @@ def _change(entry: Mapping[str, Any], names: Set[str]) -> tuple[float, str, int 
     return at_s, name, whole(f"a change of {name}", entry, "tokens", most=TOKENS_MAX)
 
 
-def _place(world: CellWorld, device: CellDevice) -> Place:
+def _place(world: CellWorld, device: CellDevice) -> KvPlaces:
     borrowed = Counter[str]()
     for lease in device.owed.values():
         borrowed[lease.lender] += lease.blocks * BLOCK_TOKENS
     home = device.used_bytes // device.facts.block_bytes if device.facts.block_bytes else 0
-    return Place(
+    return KvPlaces(
         world.now,
         device.name,
         device.need_blocks * BLOCK_TOKENS,

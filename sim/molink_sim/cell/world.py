@@ -17,8 +17,8 @@ BEAT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    """How messages between ledger and devices fare."""
+class CellNetwork:
+    """Lateness and losses of messages between ledger and devices."""
 
     delay_s: float = 0.0
     """Most that a message is late, uniformly drawn: so one may overtake another."""
@@ -33,7 +33,7 @@ class CellWorld:
     ledger: CellLedger
     devices: Devices
     random: Random
-    network: Network = Network()
+    network: CellNetwork = CellNetwork()
     now: float = 0.0
     refused: Counter[str] = field(default_factory=Counter)
     actions: Counter[str] = field(default_factory=Counter)

@@ -8,12 +8,12 @@ from molink_scheduler.cell.events import CellLink, DeviceFacts
 from molink_scheduler.cell.ledger import CellLedger
 from molink_scheduler.cell.quotas import Quotas
 from molink_sim.cell.devices import CellDevice, Devices
-from molink_sim.cell.world import BEAT_S, CellWorld, Network
+from molink_sim.cell.world import BEAT_S, CellNetwork, CellWorld
 
 VIEW_STEPS = 20
 """Steps by which a message may be late: half a second each, as heartbeats are."""
 
-ROUGH = Network(delay_s=VIEW_STEPS * BEAT_S, loss=0.05, doubled=0.05)
+ROUGH = CellNetwork(delay_s=VIEW_STEPS * BEAT_S, loss=0.05, doubled=0.05)
 WHOLE = Quotas(memory_share=1.0, mark_s=0.0)
 MEMORY = 256
 
@@ -101,7 +101,7 @@ class RandomCell:
 
     def calm(self):
         """Messages come again, nobody needs anything else, and all is told some times."""
-        self.world.network, self.returned_share = Network(), 1.0
+        self.world.network, self.returned_share = CellNetwork(), 1.0
         self.world.devices.by_name.update(self.away)
         self.away.clear()
         self.world.run(2 * ROUGH.delay_s)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from molink_scheduler.cell.actions import Swap
 from molink_scheduler.cell.ledger import CellLedger
 from molink_scheduler.cell.quotas import Quotas
-from molink_sim.cell.world import Network
+from molink_sim.cell.world import CellNetwork
 from tests.sim.cell.random_cell import WHOLE, RandomCell
 from tests.sweeps import swept
 
@@ -83,7 +83,7 @@ def test_without_recalls_first_cycles_arise_and_are_cleared(seed, monkeypatch):
     monkeypatch.setattr(CellLedger, "_recalled", none_for_wishes)
     cell = RandomCell(seed, comes_and_goes=False)
     cell.world.ledger = CheckedLedger(quotas=cell.quotas)
-    cell.world.network = Network()
+    cell.world.network = CellNetwork()
     for _ in range(400):
         cell.step()
     assert cell.world.actions["Swap"] > 0
