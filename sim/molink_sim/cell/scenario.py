@@ -87,7 +87,7 @@ def play(path: Path) -> Iterator[KvPlaces]:
         if tokens is None:
             away[name] = world.lose(name) if name in devices else away[name]
         else:
-            device = devices.setdefault(name, away.get(name, devices.get(name)))
+            device = devices[name] = devices.get(name) or away[name]
             device.need_blocks = -(-tokens // BLOCK_TOKENS) if device.facts.block_bytes else 0
         world.beats(round(SETTLES_S / BEAT_S))
         yield from (_place(world, device) for device in devices.values())

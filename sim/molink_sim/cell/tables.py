@@ -10,7 +10,7 @@ from molink_scheduler.units import GB
 A100_BYTES, ROOM_SHARE = 80 * GB, 0.9
 """Memory of the paper's cards, and the share of it for weights and KV."""
 
-CAPACITIES: Mapping[str, tuple[str, int, int, int | None]] = {
+CAPACITIES: Mapping[str, tuple[str, int, int, int]] = {
     "7B, one card": ("llama-2-7b", 1, 1, 108_000),
     "13B, two instances of two cards": ("llama-2-13b", 2, 2, 280_000),
     "13B, four instances of two cards": ("llama-2-13b", 4, 2, 480_000),
