@@ -92,10 +92,16 @@ KNOWN_CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama-3-8b": _llama(32, 4096, 14336, 32, 8, 128_256),
     # meta-llama/Llama-2-7b-hf
     "llama-2-7b": _llama(32, 4096, 11008, 32, 32, 32_000),
+    # meta-llama/Llama-2-13b-hf
+    "llama-2-13b": _llama(40, 5120, 13824, 40, 40, 32_000),
     # meta-llama/Llama-2-70b-hf
     "llama-2-70b": _llama(80, 8192, 28672, 64, 8, 32_000),
     # huggyllama/llama-30b, the paper's example of an activation's size
     "llama-30b": _llama(60, 6656, 17920, 52, 52, 32_000),
+    # huggyllama/llama-65b
+    "llama-65b": _llama(80, 8192, 22016, 64, 64, 32_000),
+    # meta-llama/Meta-Llama-3-70B
+    "llama-3-70b": _llama(80, 8192, 28672, 64, 8, 128_256),
     # mistralai/Mixtral-8x7B-v0.1
     "mixtral-8x7b": _llama(32, 4096, 14336, 32, 8, 32_000)
     | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},

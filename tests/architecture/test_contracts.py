@@ -98,6 +98,7 @@ OPTIONS = {
         "--latency-ms --capacity-tokens --routing --admission --rate --ttft-times "
         "--tpot-times --prompt-order --seed --out"
     ),
+    "sim cell": "--paper --json",
     "sim compare": "--quiet --scenario --model --profile --rounds --json",
     "sim micro-batches": (
         "--quiet --model --gpu --stages --bandwidth-mbps --latency-ms --slowdown --users "

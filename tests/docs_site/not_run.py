@@ -39,6 +39,7 @@ NOT_RUN = {
     r"molink bench .*": "ten minutes; tests/bench runs shorter ones",
     r"molink sim paper .*": "a trace that is to be downloaded; tests/sim/paper makes one",
     r"molink sim cache .*": "a trace that is to be downloaded; tests/sim/cache makes one",
+    r"molink sim cell --paper long": "minutes; tests/sim/cell plays fewer requests",
     r"molink sim sessions .*": "minutes; tests/sim/test_session_experiment.py plays shorter ones",
     r"python -m tools\.agent_sessions .*": "what it writes is tested in tests/workload",
     r"molink sim compare .*": "minutes, of which a real ring takes most; tests/sim/validation",

@@ -7,6 +7,7 @@ import click
 
 from molink.terminal.command_line import SentenceGroup
 from molink_sim.cli.cache import cache
+from molink_sim.cli.cell import cell
 from molink_sim.cli.compare import compare
 from molink_sim.cli.micro_batches import micro_batches
 from molink_sim.cli.paper import paper
@@ -26,5 +27,5 @@ def main() -> None:
     """Simulate rings with the scheduler that ships: runs, curves, tables, forecasts, the truth."""
 
 
-for command in (cache, compare, micro_batches, paper, plan, replay, run, sessions, swarm):
+for command in (cache, cell, compare, micro_batches, paper, plan, replay, run, sessions, swarm):
     main.add_command(command)

@@ -1,0 +1,1 @@
+"""Cells in the simulator: devices that lend by the ledger that ships, and papers' tables."""
