@@ -35,8 +35,8 @@ LENDERS = "molink.lender."
 
 OWN_TOKENS, LENT_TOKENS = 1024, 6144
 VOCABULARY, WORDS = 97, range(3, 97)
-LONG_LENGTHS, LONG_ANSWER = (700, 900, 1200, 1400), 80
-SHORT_LENGTH, SHORT_ANSWER = 60, 160
+LONG_LENGTHS, LONG_ANSWER = (700, 900, 1200, 1400), 40
+SHORT_LENGTH, SHORT_ANSWER = 60, 80
 NO_PART, FITS, LONGER = "no part there", "as long as one stage holds", "longer"
 """Requests by what they lose: nothing; what can be computed again at home; what waits until there
 is a lender again."""
@@ -45,7 +45,7 @@ ANSWERING, IDLE, WITH_STAGE = "in answers", "idle", "with a stage"
 KINDS = (ANSWERING, ANSWERING, IDLE, ANSWERING, WITH_STAGE)
 """What happens in turn."""
 
-WHOLE_WITHIN_S, NOTICED_WITHIN_S, ANSWERED_WITHIN_S = 120.0, 30.0, 300.0
+WHOLE_WITHIN_S, NOTICED_WITHIN_S, ANSWERED_WITHIN_S = 300.0, 120.0, 600.0
 PROMPT_SHARE = 0.2
 """Of kills before the first tokens, to those while tokens come; and of the time of answers."""
 
