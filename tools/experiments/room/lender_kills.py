@@ -165,9 +165,12 @@ class Trials:
             await asyncio.sleep(self.typical_s * (PROMPT_SHARE + share))
             return
         wanted = share * sum(len(one.expected) for one in asked)
-        deadline_s = time.perf_counter() + ANSWERED_WITHIN_S
-        while sum(len(one.tokens) for one in asked) < wanted and time.perf_counter() < deadline_s:
-            await asyncio.sleep(POLL_S)
+
+        async def far() -> bool:
+            return sum(len(one.tokens) for one in asked) >= wanted
+
+        what = f"answers do not come to {share:.0%} within {ANSWERED_WITHIN_S:.0f} s"
+        await self._wait(far, ANSWERED_WITHIN_S, what)
 
     # -- requests -------------------------------------------------------------------------------
 
