@@ -1,6 +1,6 @@
 """Entry point of what forks a stage's lenders: `python -m molink.lender.fork_server FD`.
 
-This process has imported what a lender needs, which takes seconds of a processor, and a fork of it some
+It has imported what a lender needs, which takes seconds of a processor, and a fork of it some
 milliseconds: so who waits for another lender does not wait for torch. Lenders share its memory. It
 computes nothing, so that it has one thread and may fork at any time.
 
