@@ -7,6 +7,7 @@ sketches for audits are told apart here; the stage knows of none.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -63,6 +64,10 @@ PARTS_MAX = 16
 
 STARTS_MAX = 3
 """Tries to start a lender: a PC without memory ends each of them."""
+
+LENT_AGAIN_S = 0.3
+"""How long a stage that enters an epoch waits for what takes a lost lender's place: a fork is there
+in a tenth of it. Without, what is longer than its own room waits until its offer goes round."""
 
 Progress = Callable[[float], None]
 TokenizerOf = Callable[[ModelDescription], Any]
@@ -140,8 +145,7 @@ class LocalEngine:
         taken with it is not there, whatever was computed."""
         stage, parts = self.executor, parts_of(self.executor)
         losers = [part for part in parts if lose_lender(part)]
-        for part in losers:
-            self._lend_again(part)
+        starting = [self._lend_again(part) for part in losers]
         lost = frozenset[int]().union(*(part.kv.lost_requests() for part in parts))
         computed = {one: tokens for one, tokens in computed.items() if one not in lost}
         missing, keeps = goes_on(stage, resume, computed, has_rows)
@@ -150,6 +154,8 @@ class LocalEngine:
             for request_id, tokens in keeps.items():
                 part.kv.shrink(request_id, tokens)  # More the head does not count.
         stays = resume.chains_stay and len(parts) == 1
+        if losers:
+            self._await_lenders(starting)
         blocks = stage.kv.blocks_total if losers else None
         return RowsKept(missing, held - keeps.keys(), stage.kv.cached_numbers(), stays, blocks)
 
@@ -229,11 +235,19 @@ class LocalEngine:
                     log.warning("The PC's memory holds no KV of requests: %s.", error)
                     return
 
-    def _lend_again(self, part: StageExecutor) -> None:
+    def _lend_again(self, part: StageExecutor) -> threading.Thread:
         """Start another lender for a part that has lost its own, beside the loop."""
-        threads, places = self._lent[part.layers]
-        arguments = (part, threads, places)
-        threading.Thread(target=self._lend_of, args=arguments, name="lender", daemon=True).start()
+        arguments = (part, *self._lent[part.layers])
+        thread = threading.Thread(target=self._lend_of, args=arguments, name="lender", daemon=True)
+        thread.start()
+        return thread
+
+    def _await_lenders(self, starting: Sequence[threading.Thread]) -> None:
+        """Have those that are soon there; others come later, and are offered then."""
+        deadline = time.monotonic() + LENT_AGAIN_S
+        for thread in starting:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._take_lenders()
 
     def _take_lenders(self) -> None:
         while self._ready:

@@ -9,10 +9,10 @@ lender is whole or lost, and never wrong.
 
 import json
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -39,13 +39,20 @@ USUAL_SHARE = 0.1
 """Weight of the last answer in what is usual."""
 
 
+class LenderProcess(Protocol):
+    """Process at the other end of a link."""
+
+    def kill(self) -> None:
+        """End it, also where it stands still."""
+
+
 @dataclass(slots=True)
 class LenderClient:
     """Link to one lender process; see `engine_protocol.lender.Lender`."""
 
     link: socket.socket
     timeout_s: tuple[float, float] = TIMEOUT_S
-    process: "subprocess.Popen[bytes] | None" = None
+    process: LenderProcess | None = None
     """Process at the other end, which ends with the link; None: it is somebody else's."""
     places: int = field(init=False, default=0)
     """Blocks that it holds at most."""

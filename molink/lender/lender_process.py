@@ -104,16 +104,22 @@ def _spans(count: int, content: memoryview) -> list[LentSpan]:
     return spans
 
 
+def lend_over(link: int, threads: int) -> None:
+    """Serve the stage at the other end of an inherited socket with so many threads, until it closes
+    that."""
+    torch.set_num_threads(threads)
+    with socket.socket(fileno=link) as stage:
+        LenderLoop(stage, secrets.randbits(63) or 1).run()
+
+
 def main() -> None:
-    """Serve the stage at the other end of an inherited socket."""
+    """Serve the stage that has started this process."""
     parser = argparse.ArgumentParser(prog="molink.lender.lender_process")
     parser.add_argument("link", type=int, help="Descriptor of the socket.")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(arguments.threads)
-    with socket.socket(fileno=arguments.link) as link:
-        LenderLoop(link, secrets.randbits(63) or 1).run()
+    lend_over(arguments.link, arguments.threads)
 
 
 if __name__ == "__main__":

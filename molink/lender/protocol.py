@@ -31,6 +31,9 @@ from molink.errors import FrameError
 HEADER = struct.Struct("<BxHIQffIQ")
 """A frame's fields in their order, and the bytes behind the header."""
 
+FORK_REQUEST = struct.Struct("<II")
+"""Number that a stage gives a lender, and its threads: what `fork_server` is told."""
+
 FRAME_BYTES_MAX = 256 * 2**20
 """Bytes behind a header, at most: 4,096 rows of 128 heads of 128 in fp32."""
 

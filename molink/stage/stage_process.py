@@ -259,14 +259,14 @@ def main() -> None:
         with quick_imports():
             # Seconds, with torch; weights may come meanwhile.
             from molink.engine.local_engine import LocalEngine
-            from molink.lender.starting import start_lender
+            from molink.lender.starting import lender_starts
             from molink.serving.served_model import load_tokenizer
             from molink.stage.start import start_stage
 
         load = supervisor.expect_load()
         commands = supervisor.expect_join, supervisor.next_command
         talk = supervisor.report, *commands, supervisor.steer
-        engine = LocalEngine(cache(load_tokenizer), start_lender)
+        engine = LocalEngine(cache(load_tokenizer), lender_starts())
         loop = start_stage(engine, LocalEngine, load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:

@@ -1,5 +1,6 @@
 """A plan for people and for programs, made from a file of PCs or by a running cluster."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -72,6 +73,18 @@ def _fetch_lines(ring: Forecast) -> list[str]:
         return [f"{sentence}."]
     longest_s, name = max(timed)
     return [f"{sentence}; {name} takes longest, {_minutes(longest_s)} on its line."]
+
+
+def host_line(ring: Forecast, kept_of_token: Sequence[int], host_tokens: int) -> str:
+    """How long a request may be on a ring whose stages hold so many tokens more in their PCs'
+    memory; `kept_of_token`: bytes of one, layer by layer."""
+    own = min(stage.kv_tokens for stage in ring.stages)
+    kept = max(sum(kept_of_token[slice(*stage.layers)]) for stage in ring.stages)
+    lent = gib_text(kept * host_tokens)
+    return (
+        f"No request has more than {own:,} tokens, or {own + host_tokens:,} where each PC lends "
+        f"up to {lent} of its memory."
+    )
 
 
 def _minutes(seconds: float) -> str:

@@ -50,6 +50,22 @@ def test_rings_and_standbys_in_words(nodes):
     assert "Standby: tiny lends too little memory for one layer" in flat
 
 
+def test_host_memory_makes_the_longest_request_longer(nodes):
+    """By 10,000 tokens of 22 of its 32 layers at most, 16 KiB each: 3.4 GiB."""
+    asked = ("qwen-7b", "--nodes", nodes, "--split", "planned")
+    plan = json.loads(run(*asked, "--json"))
+    own = min(stage["kv_tokens"] for stage in plan["rings"][0]["stages"])
+    flat = " ".join(run(*asked, "--kv-host-tokens", 10_000).split())
+    assert f"more than {own:,} tokens, or {own + 10_000:,} where each PC lends up to 3.4" in flat
+    assert plan["host"] == [] and "each PC lends" not in run(*asked)
+
+
+def test_latent_attention_has_no_room_in_host_memory(nodes, tmp_path):
+    save_tiny("deepseek_v3", tmp_path)
+    output = run(tmp_path, "--nodes", nodes, "--kv-host-tokens", 10_000)
+    assert "lend nothing to their PCs' memory." in output
+
+
 def test_it_fits_eighty_columns(nodes):
     assert max(map(len, run("qwen-7b", "--nodes", nodes).splitlines())) <= 80
 

@@ -1,6 +1,7 @@
 """A real lender whose process ends while nobody asks it: the stage sees it by itself."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -72,10 +73,12 @@ def test_a_lender_that_ends_while_idle_is_reported_and_replaced(directory):
 
 def test_a_stage_of_two_parts_has_all_of_its_room_again(directory):
     """Meanwhile the ring has counted with less, and the other part has held that."""
-    lenders = []
+    lenders, is_late = [], threading.Event()
 
     def lender_of(threads: int) -> NearLender:
         lenders.append(NearLender())
+        if len(lenders) == 3:
+            is_late.wait()
         return lenders[-1]
 
     engine = prepared(directory, lender_of)
@@ -86,7 +89,22 @@ def test_a_stage_of_two_parts_has_all_of_its_room_again(directory):
     kept = engine.rows_kept(Resume(()), {}, lambda *given: True)
     assert kept.blocks == OWN // 16
     engine.hold(kept.blocks)
+    is_late.set()
     until_whole(engine)
+
+
+def test_one_that_comes_soon_is_there_in_the_next_epoch(directory):
+    """Then nobody waits for room that has to be offered again."""
+    lenders = []
+
+    def lender_of(threads: int) -> NearLender:
+        lenders.append(NearLender())
+        return lenders[-1]
+
+    engine = prepared(directory, lender_of)
+    lenders[0].is_lost = True
+    assert engine.rows_kept(Resume(()), {}, lambda *given: True).blocks == (OWN + LENT) // 16
+    assert len(lenders) == 2 and not engine.report(watched=False).lender_is_lost
 
 
 @pytest.mark.parametrize("lost", [1, STARTS_MAX])

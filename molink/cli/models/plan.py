@@ -9,7 +9,13 @@ import click
 
 from molink.cli.models.importing import GROUP
 from molink.cli.options import auto_or_count, key_option, setting_option
-from molink.config.groups import TOKENS_MAX, TPOT_MS_MAX, GoalSettings, ModelSettings
+from molink.config.groups import (
+    TOKENS_MAX,
+    TPOT_MS_MAX,
+    GoalSettings,
+    ModelSettings,
+    RingSettings,
+)
 from molink.errors import UserError
 from molink.terminal.command_line import shown_option
 from molink.terminal.tables import data_dir_option
@@ -64,6 +70,7 @@ PLAN_TIMEOUT_S = 30.0
     help="Most rings; auto takes as many as serve the most users.",
 )
 @setting_option(ModelSettings, "kv_dtype")
+@setting_option(RingSettings, "kv_host_tokens")
 @click.option(
     "--weights",
     type=click.Choice(["int4", "int8"]),
@@ -83,6 +90,7 @@ def plan(
     split: str | None,
     rings_max: int | None,
     kv_dtype: "KvDtype",
+    kv_host_tokens: int,
     weights: "WeightBits | None",
     as_json: bool,
     data_dir: str | None,
@@ -94,7 +102,7 @@ def plan(
     """
     from molink.checkpoint.quantized.quality import quality_lines
 
-    quality: list[str] = []
+    quality, room = list[str](), list[str]()
     _check_asked(model, nodes_path, url, rings_max)
     if url is not None:
         name, found = asyncio.run(_ask_coordinator(url, key, split, data_dir))
@@ -107,10 +115,24 @@ def plan(
         )
         quality += _recoded(model)
         name, found = planned.name, _make_plan(planned, nodes_path, goal, split, rings_max)
-    _show(found, name, quality, as_json=as_json)
+        room = _host_lines(planned, found, kv_host_tokens)
+    _show(found, name, quality, room, as_json=as_json)
 
 
-def _show(found: "Plan", name: str, quality: Sequence[str], *, as_json: bool) -> None:
+def _host_lines(planned: "PlannedModel", found: "Plan", host_tokens: int) -> list[str]:
+    from molink.terminal.plan_report import host_line
+
+    if not host_tokens:
+        return []
+    if planned.shape.expansion_parameters:
+        return ["Layers with latent attention lend nothing to their PCs' memory."]
+    kept = planned.cost.kept_of_token
+    return [host_line(ring, kept, host_tokens) for ring in found.rings]
+
+
+def _show(
+    found: "Plan", name: str, quality: Sequence[str], room: Sequence[str], *, as_json: bool
+) -> None:
     import json
 
     from rich.console import Console
@@ -118,10 +140,12 @@ def _show(found: "Plan", name: str, quality: Sequence[str], *, as_json: bool) ->
     from molink.terminal.plan_report import plan_fields, print_line, print_plan
 
     if as_json:
-        click.echo(json.dumps(plan_fields(found, name) | {"quality": quality}, indent=2))
+        click.echo(
+            json.dumps(plan_fields(found, name) | {"quality": quality, "host": room}, indent=2)
+        )
         return
     print_plan(found, name, Console())
-    for line in quality:
+    for line in (*room, *quality):
         print_line(Console(), line)
 
 

@@ -6,6 +6,7 @@ parts has blocks of one number in all of them, which leave and come back as one.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Protocol, assert_never
 
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
@@ -127,8 +128,9 @@ class BlocksOfParts:
     def _put_away(self, numbers: Iterable[int]) -> LeavingBlocks | None:
         """Those of the blocks that are here are free from now on, and can be copied out."""
         known = [number for number in numbers if self.parts[0].kv.has(number)]
-        near = tuple(one for one in known if all(part.kv.is_here(one) for part in self.parts))
-        self._leave([number for number in known if number not in near])  # At a lender: lost.
+        is_near = [all(part.kv.is_here(one) for part in self.parts) for one in known]
+        self._leave([one for one, here in zip(known, is_near, strict=True) if not here])
+        near = tuple(compress(known, is_near))  # The others lay at a lender, and are lost.
         if not near:
             return None
         leaving = LeavingBlocks(self.packed, near, [part.kv.places(near) for part in self.parts])
