@@ -4,7 +4,8 @@ It is a ring of one stage: an engine with KV of its own, which computes the next
 that ask, a draft each at a step. Each user is admitted with their own sampling and seed, so the
 number that draws a token on the ring's tail draws its draft here, and sampled texts are guessed
 nearly as well as greedy ones. What was guessed wrongly is overwritten: a span begins behind the
-longest prefix that the known tokens and the computed ones have in common.
+longest prefix that the known tokens and the computed ones have in common. That is at most as far
+back as there were drafts, which windows of KV keep (`kv.layer_class.REWOUND_TOKENS_MAX`).
 
 A prompt is computed in pieces while nobody asks, and its request is drafted for once they are done.
 A request for which there is no room is not drafted for: to push another one out would have the loop
@@ -26,6 +27,10 @@ from molink_scheduler.request import SamplingParams
 
 PIECE_TOKENS = 32
 """Tokens of a prompt in one step: a micro-batch that is ready waits for it."""
+
+CAUGHT_UP_TOKENS = DRAFTS_MAX + 1
+"""Tokens of a request that came since the last drafts, at most. They are computed row by row, as
+decode is: on a card by a recorded step."""
 
 SLOW_TIMES, SLOW_S = 10, 0.25
 """A step that takes so many times its usual time, and so long, is one that never ends well: a card
@@ -174,7 +179,12 @@ class ModelDrafter:
     def _has_room(self, request: _Drafted) -> bool:
         tokens = len(request.known) + DRAFTS_MAX
         blocks = sum(blocks_for(len(one.known) + DRAFTS_MAX) for one in self._requests.values())
-        return blocks <= self.layers.kv_blocks and tokens < self.layers.limits.sequence_tokens_max
+        slots = self.layers.loaded.state_slots
+        return (
+            blocks <= self.layers.kv_blocks
+            and tokens < self.layers.limits.sequence_tokens_max
+            and (slots is None or len(self._requests) <= slots)
+        )
 
     def _draft(self) -> None:
         """Draw the next token of all who ask."""
@@ -191,7 +201,7 @@ class ModelDrafter:
         admissions = [one.admission(request_id) for request_id, one in requests.items()]
         pieces = [one.piece(request_id) for request_id, one in requests.items()]
         spans = tuple(span for span, _ in pieces)
-        is_decode = all(span.tokens == 1 for span in spans)
+        is_decode = all(span.tokens <= CAUGHT_UP_TOKENS for span in spans)
         self._batches += 1
         batch = Batch(
             self._batches,

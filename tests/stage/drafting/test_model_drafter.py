@@ -34,11 +34,14 @@ def engine_of(directory, kv_tokens=1024):
     return engine, engine.prepare(LoadStage(str(directory), work, "127.0.0.1"), lambda _: None)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
+@pytest.fixture(scope="module", params=["llama", "gemma3_text"])
+def model(request, tmp_path_factory):
+    """An engine of whole layers, and one of which some have a window."""
     directory = tmp_path_factory.mktemp("drafter")
-    save_tiny("llama", directory)
-    return engine_of(directory)
+    save_tiny(request.param, directory)
+    engine, prepared = engine_of(directory)
+    assert (prepared.loaded.state_slots is None) == (request.param == "llama")
+    return engine, prepared
 
 
 @pytest.fixture
@@ -130,6 +133,17 @@ def test_a_long_prompt_is_computed_in_pieces_while_nobody_asks(model, drafter):
     assert steps == 3
     made, _ = drafts_of(drafter, ask(1, len(known), [9]))
     assert list(made[1]) == drawn_behind(model, [*known, 9], GREEDY, 4)
+
+
+def test_a_request_without_a_window_of_its_own_is_not_drafted_for(tmp_path):
+    save_tiny("gemma3_text", tmp_path)
+    engine, prepared = engine_of(tmp_path)
+    one_slot = replace(prepared, loaded=replace(prepared.loaded, state_slots=1))
+    drafter = ModelDrafter("windows", engine, one_slot)
+    assert len(drafts_of(drafter, ask(1, 0, PROMPT))[0][1]) == 4
+    assert drafts_of(drafter, ask(2, 0, PROMPT)) == ({}, 0)
+    drafter.forget(1)
+    assert len(drafts_of(drafter, ask(2, 0, PROMPT))[0][2]) == 4
 
 
 def test_who_finds_no_room_is_not_drafted_for_and_pushes_nobody_out(tmp_path):
