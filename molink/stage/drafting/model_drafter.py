@@ -28,6 +28,11 @@ from molink_scheduler.request import SamplingParams
 PIECE_TOKENS = 32
 """Tokens of a prompt in one step: a micro-batch that is ready waits for it."""
 
+NEAR_TOKENS = 64
+"""Tokens of a text that are computed together with its first draft, at most. A request of which
+drafts are not worth it is asked about every 32nd round (`widths.PROBE_ROUNDS`), and one of those
+rounds may bring 17 tokens."""
+
 CAUGHT_UP_TOKENS = DRAFTS_MAX + 1
 """Tokens of a request that came since the last drafts, at most. They are computed row by row, as
 decode is: on a card by a recorded step."""
@@ -74,6 +79,11 @@ class _Drafted:
         return len(self.known) - self.common
 
     @property
+    def is_late(self) -> bool:
+        """Whether some of them are to be computed before it is drafted for."""
+        return self.behind > NEAR_TOKENS
+
+    @property
     def is_admitted_anew(self) -> bool:
         """Whether the engine's history of it must be set back each round: what it drew counts for
         penalties, and some of that never came."""
@@ -87,7 +97,8 @@ class _Drafted:
             start, tokens = len(self.computed), self.drafts[-1:]
         else:
             start = self.common
-            tokens = self.known[start : start + PIECE_TOKENS]
+            most = PIECE_TOKENS if self.is_late else NEAR_TOKENS
+            tokens = self.known[start : start + most]
         end = start + len(tokens)
         self.computed[start:] = tokens
         return Span(request_id, start, end, samples=end >= len(self.known)), tokens
@@ -125,7 +136,7 @@ class ModelDrafter:
     @property
     def is_busy(self) -> bool:
         """Whether a prompt is still to be computed."""
-        return any(one.behind > PIECE_TOKENS for one in self._requests.values())
+        return any(one.is_late for one in self._requests.values())
 
     def learn(self, ask: DraftAsk) -> None:
         """Take in what is new of a request; one that fits nowhere is left alone."""
@@ -145,7 +156,7 @@ class ModelDrafter:
     def begin(self, ask: DraftAsk) -> bool:
         """Whether it will draft: it has nearly caught up with the text."""
         request = self._requests.get(ask.request_id)
-        if request is None or request.behind > PIECE_TOKENS:
+        if request is None or request.is_late:
             return False
         request.wanted = ask.width
         self._asked[ask.request_id] = request
@@ -154,7 +165,7 @@ class ModelDrafter:
     def step(self) -> dict[int, tuple[int, ...]]:
         """One draft more of each who asks, or a piece of a prompt where nobody does."""
         if not self._asked:
-            late = (one for one in self._requests.items() if one[1].behind > PIECE_TOKENS)
+            late = (one for one in self._requests.items() if one[1].is_late)
             if (first := next(late, None)) is not None:
                 self._compute(dict([first]))
                 first[1].common = len(first[1].computed)
