@@ -1,8 +1,9 @@
 """Small model that is to draft for a served one: whether it can, and what a ring's head is told.
 
 It must have the words of the model: the same text for each token id, as far as both have it. What
-one of them has beyond the other's last is padding. Two models of which neither has a tokenizer must
-have as many words.
+one of them has beyond the other's last is padding. A drafter without a tokenizer of its own is
+taken to have the model's words where it has as many: it is made for one model, and its folder need
+not carry a copy. Where that is wrong few of its drafts come true, and the ring turns it off.
 """
 
 import logging
@@ -38,12 +39,13 @@ def _checked(drafter: str, served: ServedModel) -> DraftModel:
 
 def _check_words(served: ServedModel, description: ModelDescription) -> None:
     words, own = served.card.tokenizer, load_tokenizer(description)
-    if words is None and own is None:
+    if own is None:
         count, others = description.vocabulary_size, served.description.vocabulary_size
         if count != others:
-            raise UserError(f"It has {count} words, the model {others}, and neither a tokenizer.")
-    elif words is None or own is None:
-        raise UserError("Without a tokenizer of each it is not known whether their words agree.")
+            raise UserError(f"It has no tokenizer, and {count} words where the model has {others}.")
+        log.info("%s has no tokenizer: its words are taken for the model's.", description.name)
+    elif words is None:
+        raise UserError("The model has no tokenizer, so nobody knows whether their words agree.")
     elif (other := first_difference(words, own)) is not None:
         raise UserError(f"Its words are not the model's: token {other} is another one.")
 

@@ -24,8 +24,7 @@ DATA = {
     "markdown.js page.css ring.js settings.js",
     "molink/models/demo": "config.json generation_config.json model.safetensors README.md "
     "tokenizer.json tokenizer_config.json",
-    "molink/models/demo_drafter": "config.json generation_config.json model.safetensors README.md "
-    "tokenizer.json tokenizer_config.json",
+    "molink/models/demo_drafter": "config.json generation_config.json model.safetensors README.md",
     "molink/engine/kernels/cpu/native": "attention_call.h coded.h decode_attention.h "
     "join_parts.h linear_coded_f32.h",
     "molink/engine/kernels/cpu/native/avx2": "decode_attention_bf16.c "

@@ -28,8 +28,7 @@ WEIGHTS_BYTES_MAX = 2_000_000
 
 
 def test_it_has_the_demo_models_words_and_two_small_layers():
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        assert (DEMO_DRAFTER_DIR / name).read_bytes() == (DEMO_MODEL_DIR / name).read_bytes()
+    assert not list(DEMO_DRAFTER_DIR.glob("tokenizer*")), "its words are the demo model's"
     own, demo = (
         json.loads((folder / "config.json").read_text())
         for folder in (DEMO_DRAFTER_DIR, DEMO_MODEL_DIR)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.models import DEMO_MODEL_DIR
+from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
 from molink.serving.drafter import draft_model, first_difference
 from molink.serving.served_model import read_served_model
 from tests.engine.tiny_models import save_tiny
@@ -78,10 +78,23 @@ def test_without_a_tokenizer_no_words_are_known(served, caplog):
     assert "tokenizer" in caplog.messages[0]
 
 
+def test_a_drafter_without_a_tokenizer_has_the_models_words(served, caplog):
+    with caplog.at_level(logging.INFO):
+        assert draft_model(str(DEMO_DRAFTER_DIR), served).layers == 2
+    (sentence,) = caplog.messages
+    assert "no tokenizer" in sentence and "demo_drafter" in sentence
+
+
+def test_without_a_tokenizer_it_needs_as_many_words(served, caplog, tmp_path):
+    save_tiny("llama", tmp_path, "float32")
+    assert draft_model(str(tmp_path), served) is None
+    assert f"160 words where the model has {served.description.vocabulary_size}" in caplog.text
+
+
 def test_two_without_a_tokenizer_need_as_many_words(caplog, tmp_path):
     for name, words in (("one", 0), ("other", 1)):
         save_tiny("llama", tmp_path / name, "float32", vocab_size=160 + words)
     bare = read_served_model(str(tmp_path / "one"), None)
     assert draft_model(str(tmp_path / "one"), bare).layers
     assert draft_model(str(tmp_path / "other"), bare) is None
-    assert "161 words, the model 160" in caplog.messages[0]
+    assert "161 words where the model has 160" in caplog.messages[0]

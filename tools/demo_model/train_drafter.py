@@ -2,14 +2,13 @@
 
 It sees the texts of ``corpus.py`` and learns, by the KL divergence, what the demo model would say
 to each of their tokens: the whole distribution, because a draft counts where both models draw the
-same token with the same number. The tokenizer is the demo model's, copied beside the weights.
+same token with the same number. The tokenizer is the demo model's, and stands there alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import time
 from pathlib import Path
 
@@ -104,7 +103,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train, and write the checkpoint with the demo model's tokenizer."""
+    """Train, and write the checkpoint, without a tokenizer."""
     args = parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
@@ -115,8 +114,8 @@ def main() -> None:
     print(f"{sum(p.numel() for p in drafter.parameters()):,} parameters, {len(rows):,} rows")
     distil(drafter, demo, rows, args)
     export(drafter, tokenizer, args.out)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(DEMO / name, args.out / name)
+    for copy in args.out.glob("tokenizer*"):
+        copy.unlink()
 
 
 if __name__ == "__main__":

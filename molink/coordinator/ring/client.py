@@ -373,9 +373,9 @@ class RingClient:
             raise self._tail_error(why)
         for news in all_news:
             if (live := self._live.get(news.request_id)) is not None:
-                self._tell(news, live, now)
+                self._hand_out(news, live, now)
 
-    def _tell(self, news: RoundNews, live: LiveSequence, now: float) -> None:
+    def _hand_out(self, news: RoundNews, live: LiveSequence, now: float) -> None:
         self.tokens_sent += len(news.samples)
         for event in take(news, live, self.card.eos_token_ids, now):
             live.enqueue(event)

@@ -127,13 +127,13 @@ class Recovery:
         self._offered, self._beside = {}, {}
         self._todo.clear()
         is_in_parts = parts_lost and not losses
-        self._tell(ring, PartsLost() if is_in_parts else StagesLost(losses, with_coordinator))
+        self._advance(ring, PartsLost() if is_in_parts else StagesLost(losses, with_coordinator))
         while self._todo:
             match self._todo.pop(0):
                 case FindFiller() as asked:
-                    self._tell(ring, self._filler(ring, asked))
+                    self._advance(ring, self._filler(ring, asked))
                 case FindNeighbour() as asked:
-                    self._tell(ring, self._neighbour(ring, asked))
+                    self._advance(ring, self._neighbour(ring, asked))
                 case BeginEpoch(_, seats):
                     return self._next_epoch_of(ring, seats)
         return None
@@ -142,7 +142,7 @@ class Recovery:
         """Whether a stage that nobody hears counts as lost."""
         stage, tokens = ring.stages[place], _tokens_asked(ring)
         has_standby = self.fillers.standing_by(stage, tokens, set()) is not None
-        self._tell(ring, StageSilent(place, silent_s, has_standby))
+        self._advance(ring, StageSilent(place, silent_s, has_standby))
         found = bool(self._todo)
         self._todo.clear()
         return found
@@ -162,7 +162,7 @@ class Recovery:
                 case ListRequests():
                     terms = replace(ring.terms, ring=terms_now(ring.terms.ring, stages))
                     ring = replace(ring, terms=terms)
-                    self._tell(ring, RequestsListed(self._attempt, client.to_resume()))
+                    self._advance(ring, RequestsListed(self._attempt, client.to_resume()))
                 case JoinEpoch(resumes):
                     ring = await self._join(ring, resumes)
                 case ResumeRequests() as going_on:
@@ -176,11 +176,11 @@ class Recovery:
     def succeeded(self, ring: Ring) -> tuple[float, float]:
         """The ring serves again; how many seconds after its loss, and how many of them it took to
         load."""
-        self._tell(ring, WentOn())
+        self._advance(ring, WentOn())
         served = self._todo.pop(0) if self._todo else None
         return (served.elapsed_s, served.loading_s) if isinstance(served, Serve) else (0.0, 0.0)
 
-    def _tell(self, ring: Ring, event: Event) -> None:
+    def _advance(self, ring: Ring, event: Event) -> None:
         before, now = self._state or _as_it_serves(ring), self.clock()
         self._state, told = recover(before, event, now)
         self._todo.extend(told)
@@ -242,7 +242,7 @@ class Recovery:
 
     async def _load_one(self, ring: Ring, place: int) -> None:
         loaded = await ring.stages[place].load(lambda fraction: None)
-        self._tell(ring, PlaceLoaded(self._attempt, place, room_of(loaded)))
+        self._advance(ring, PlaceLoaded(self._attempt, place, room_of(loaded)))
 
     async def _join(self, ring: Ring, resumes: Sequence[Resume]) -> Ring:
         """The ring with the terms by which all have joined."""
@@ -263,10 +263,10 @@ class Recovery:
             )
             fact = await stages[place].enter(command)
             ready = PlaceReady(self._attempt, place, fact.missing, fact.cached, fact.away)
-            self._tell(joined, ready)
+            self._advance(joined, ready)
 
         await gathered(join(place, resume) for place, resume in enumerate(resumes))
-        self._tell(joined, TimePassed())
+        self._advance(joined, TimePassed())
         return joined
 
 

@@ -84,8 +84,8 @@ def _title(ring: RingReport, width: int, glyphs: Glyphs) -> Line:
     requests = ring.requests
     parts += ["  ", TextSpan(f"{requests.running} running, {requests.waiting} waiting", "bold")]
     if guessed := max(ring.drafters, key=lambda one: one.rounds, default=None):
-        drafts = f"  {glyphs.text(guessed.name)} {guessed.tokens_per_round:.1f} tokens a round"
-        parts.append(TextSpan(drafts, "dim"))
+        drafts = f"drafts of {glyphs.text(guessed.name)}: {guessed.tokens_per_round:.1f} tokens"
+        parts += ["  ", TextSpan(f"{drafts} a round", "dim")]
     wire: list[TextSpan | str] = []
     if ring.wire.codec:
         wire = ["  ", TextSpan(f"wire {glyphs.text(ring.wire.codec)}", "dim")]

@@ -45,6 +45,6 @@ def _loaded(load: LoadStage, drafter: DraftModel, layers: Prepared, engine: Engi
             raise NoRoomError("its PC lends no memory beside the layers of the stage.")
     alone = LoadStage(drafter.model, work, load.address, load.stages_here, memory_bytes=lent)
     prepared = engine.prepare(alone, lambda fraction: None)
-    if prepared.loaded.state_slots is not None:
+    if prepared.loaded.state_slots is not None and not prepared.loaded.can_go_back:
         raise StageError("its layers keep states, which cannot go back behind a wrong guess.")
     return ModelDrafter(drafter.name[:DRAFTER_CHARS_MAX], engine, prepared)

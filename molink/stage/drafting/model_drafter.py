@@ -4,7 +4,8 @@ It is a ring of one stage: an engine with KV of its own, which computes the next
 that ask, a draft each at a step. Each user is admitted with their own sampling and seed, so the
 number that draws a token on the ring's tail draws its draft here, and sampled texts are guessed
 nearly as well as greedy ones. What was guessed wrongly is overwritten: a span begins behind the
-longest prefix that the known tokens and the computed ones have in common.
+longest prefix that the known tokens and the computed ones have in common. That is at most as far
+back as there were drafts, which windows of KV keep (`kv.layer_class.REWOUND_TOKENS_MAX`).
 
 A prompt is computed in pieces while nobody asks, and its request is drafted for once they are done.
 A request for which there is no room is not drafted for: to push another one out would have the loop
@@ -28,6 +29,15 @@ from molink_scheduler.request import SamplingParams
 
 PIECE_TOKENS = 32
 """Tokens of a prompt in one step: a micro-batch that is ready waits for it."""
+
+NEAR_TOKENS = 64
+"""Tokens of a text that are computed together with its first draft, at most. A request of which
+drafts are not worth it is asked about every 32nd round (`widths.PROBE_ROUNDS`), and one of those
+rounds may bring 17 tokens."""
+
+CAUGHT_UP_TOKENS = DRAFTS_MAX + 1
+"""Tokens of a request that came since the last drafts, at most. They are computed row by row, as
+decode is: on a card by a recorded step."""
 
 SLOW_TIMES, SLOW_S = 10, 0.25
 """A step that takes so many times its usual time, and so long, is one that never ends well: a card
@@ -72,6 +82,11 @@ class _Drafted:
         return len(self.known) - self.common
 
     @property
+    def is_late(self) -> bool:
+        """Whether some of them are to be computed before it is drafted for."""
+        return self.behind > NEAR_TOKENS
+
+    @property
     def is_admitted_anew(self) -> bool:
         """Whether the engine's history of it must be set back each round: what it drew counts for
         penalties, and some of that never came."""
@@ -85,7 +100,8 @@ class _Drafted:
             start, tokens = len(self.computed), self.drafts[-1:]
         else:
             start = self.common
-            tokens = self.known[start : start + PIECE_TOKENS]
+            most = PIECE_TOKENS if self.is_late else NEAR_TOKENS
+            tokens = self.known[start : start + most]
         end = start + len(tokens)
         self.computed[start:] = tokens
         return Span(request_id, start, end, samples=end >= len(self.known)), tokens
@@ -128,7 +144,7 @@ class ModelDrafter:
     @property
     def is_busy(self) -> bool:
         """Whether a prompt is still to be computed."""
-        return any(one.behind > PIECE_TOKENS for one in self._requests.values())
+        return any(one.is_late for one in self._requests.values())
 
     def learn(self, ask: DraftAsk) -> None:
         """Take in what is new of a request; one that fits nowhere is left alone."""
@@ -148,7 +164,7 @@ class ModelDrafter:
     def begin(self, ask: DraftAsk) -> bool:
         """Whether it will draft: it has nearly caught up with the text."""
         request = self._requests.get(ask.request_id)
-        if request is None or request.behind > PIECE_TOKENS:
+        if request is None or request.is_late:
             return False
         request.wanted = ask.width
         self._asked[ask.request_id] = request
@@ -157,7 +173,7 @@ class ModelDrafter:
     def step(self) -> dict[int, tuple[int, ...]]:
         """One draft more of each who asks, or a piece of a prompt where nobody does."""
         if not self._asked:
-            late = (one for one in self._requests.items() if one[1].behind > PIECE_TOKENS)
+            late = (one for one in self._requests.items() if one[1].is_late)
             if (first := next(late, None)) is not None:
                 self._compute(dict([first]))
                 first[1].common = len(first[1].computed)
@@ -182,7 +198,12 @@ class ModelDrafter:
     def _has_room(self, request: _Drafted) -> bool:
         tokens = len(request.known) + DRAFTS_MAX
         blocks = sum(blocks_for(len(one.known) + DRAFTS_MAX) for one in self._requests.values())
-        return blocks <= self.layers.kv_blocks and tokens < self.layers.limits.sequence_tokens_max
+        slots = self.layers.loaded.state_slots
+        return (
+            blocks <= self.layers.kv_blocks
+            and tokens < self.layers.limits.sequence_tokens_max
+            and (slots is None or len(self._requests) <= slots)
+        )
 
     def _draft(self) -> None:
         """Draw the next token of all who ask."""
@@ -201,7 +222,7 @@ class ModelDrafter:
         admissions = [one.admission(request_id) for request_id, one in requests.items()]
         pieces = [one.piece(request_id) for request_id, one in requests.items()]
         spans = tuple(span for span, _ in pieces)
-        is_decode = all(span.tokens == 1 for span in spans)
+        is_decode = all(span.tokens <= CAUGHT_UP_TOKENS for span in spans)
         self._batches += 1
         batch = Batch(
             self._batches,

@@ -163,7 +163,7 @@ class RingLosses:
             Loss(place, node not in self._taken_at) for place, node in lost if place is not None
         ]
         if losses:
-            self._tell(StagesLost(tuple(losses)))
+            self._advance(StagesLost(tuple(losses)))
 
     def _asleep(self, sleep: HostSuspended) -> None:
         is_there = self._place_of(sleep.place) is not None
@@ -182,7 +182,7 @@ class RingLosses:
             self.clock.at(self.clock.now + sleep.load_s, self._loaded, sleep.place)
             self._missing[sleep.place] += 1
             has_standby = sleep.silent_s < SILENT_LOST_S
-            self._tell(StageSilent(place, sleep.silent_s, has_standby))
+            self._advance(StageSilent(place, sleep.silent_s, has_standby))
 
     def _loaded(self, origin: int) -> None:
         self._missing[origin] -= 1
@@ -195,7 +195,7 @@ class RingLosses:
     def _tell_loaded(self) -> None:
         for place in sorted(filter(self._has_loaded, self._loading)):
             self._loading.discard(place)
-            self._tell(PlaceLoaded(self._state.attempt, place, self._room(place)))
+            self._advance(PlaceLoaded(self._state.attempt, place, self._room(place)))
 
     def _has_loaded(self, place: int) -> bool:
         """Whether a node is there, and has the layers that it has taken too."""
@@ -205,11 +205,11 @@ class RingLosses:
 
     def _late(self, life: int) -> None:
         if life == self._life:
-            self._tell(TimePassed())
+            self._advance(TimePassed())
 
     # -- what follows ----------------------------------------------------------------------------
 
-    def _tell(self, event: Event) -> None:
+    def _advance(self, event: Event) -> None:
         self._state, told = recover(self._state, event, self.clock.now)
         for instruction in told:
             self._obey(instruction)
@@ -218,11 +218,11 @@ class RingLosses:
         match told:
             case CountAsLost(place):
                 self.host.lose(self._nodes[place].origin)
-                self._tell(StagesLost((Loss(place),)))
+                self._advance(StagesLost((Loss(place),)))
             case FindFiller(place):
-                self._tell(FillerFound(place, self._shadow(place)))
+                self._advance(FillerFound(place, self._shadow(place)))
             case FindNeighbour(layers, able):
-                self._tell(NeighbourFound(able[0] if self._may_be_taken(layers) else None))
+                self._advance(NeighbourFound(able[0] if self._may_be_taken(layers) else None))
             case BeginEpoch(_, seats):
                 self._nodes = tuple(map(self._node_in, seats))
                 self.host.pause()
@@ -233,12 +233,12 @@ class RingLosses:
                 self._loading = set(places)
                 self._tell_loaded()
             case ListRequests():
-                self._tell(RequestsListed(self._state.attempt, self.host.listed()))
+                self._advance(RequestsListed(self._state.attempt, self.host.listed()))
             case JoinEpoch(resumes):
                 self.host.join(self._nodes, resumes, partial(self._entered, self._state.attempt))
             case ResumeRequests():
                 self.host.go_on(self._state.listed, told.missing)
-                self._tell(WentOn())
+                self._advance(WentOn())
             case EndRing():
                 self._end()
 
@@ -271,7 +271,7 @@ class RingLosses:
         return _room_of(stage_of(self.spec, node.origin, node.parts))
 
     def _entered(self, attempt: int, place: int, missing: tuple[int, ...]) -> None:
-        self._tell(PlaceReady(attempt, place, missing))
+        self._advance(PlaceReady(attempt, place, missing))
 
     def _end(self) -> None:
         self._is_down = True

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from molink.engine.device.streams import sent_together
 from molink.engine.memory import ragged_batch, step_plan
 from molink.engine.memory.ragged_batch import RaggedSpan, TileRows
 from molink.engine.memory.step_plan import StepPlan, plan_step
@@ -48,7 +49,8 @@ def test_rows_of_a_decode_batch_are_spans_of_their_own():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_all_tensors_are_parts_of_one_upload(seed):
+def test_all_tensors_are_parts_of_one_upload(seed, monkeypatch):
+    monkeypatch.setattr(step_plan, "uploaded", sent_together)
     random, kv = Random(seed), KvBlocks(200)
     spans = []
     for request_id in range(random.randint(1, 9)):

@@ -12,6 +12,7 @@ from molink.stage.drafting.model_drafter import PIECE_TOKENS, SLOW_S, ModelDraft
 from molink.stage_protocol.messages import LoadStage, StageWork
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.drafting.asks import DraftAsk
+from molink_scheduler.drafting.widths import PROBE_ROUNDS
 from molink_scheduler.request import SamplingParams
 from tests.engine.tiny_models import LAYERS, save_tiny
 
@@ -34,11 +35,14 @@ def engine_of(directory, kv_tokens=1024):
     return engine, engine.prepare(LoadStage(str(directory), work, "127.0.0.1"), lambda _: None)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
+@pytest.fixture(scope="module", params=["llama", "gemma3_text"])
+def model(request, tmp_path_factory):
+    """An engine of whole layers, and one of which some have a window."""
     directory = tmp_path_factory.mktemp("drafter")
-    save_tiny("llama", directory)
-    return engine_of(directory)
+    save_tiny(request.param, directory)
+    engine, prepared = engine_of(directory)
+    assert (prepared.loaded.state_slots is None) == (request.param == "llama")
+    return engine, prepared
 
 
 @pytest.fixture
@@ -127,9 +131,33 @@ def test_a_long_prompt_is_computed_in_pieces_while_nobody_asks(model, drafter):
         assert len(made[2]) == depths == 1
         assert drafter.step() == {}
         steps += 1
-    assert steps == 3
+    assert steps == 2  # The last 64 go with the first draft.
     made, _ = drafts_of(drafter, ask(1, len(known), [9]))
     assert list(made[1]) == drawn_behind(model, [*known, 9], GREEDY, 4)
+
+
+def test_who_was_not_asked_about_for_rounds_is_drafted_for_at_once(model, drafter):
+    """The rounds between two tries where drafts are not worth it, and a try that was right."""
+    known = [*PROMPT, *drawn_behind(model, PROMPT, GREEDY, 1)]
+    right, start = drafts_of(drafter, ask(1, 0, known, width=1))[0][1], len(known)
+    for _ in range(3):
+        chosen = random.Random(start)
+        known += [*right, *(chosen.randrange(3, 150) for _ in range(PROBE_ROUNDS))]
+        made, steps = drafts_of(drafter, ask(1, start, known[start:], width=1))
+        assert steps == 1 and not drafter.is_busy
+        start, right = len(known), made[1]
+        assert list(right) == drawn_behind(model, known, GREEDY, 1)
+
+
+def test_a_request_without_a_window_of_its_own_is_not_drafted_for(tmp_path):
+    save_tiny("gemma3_text", tmp_path)
+    engine, prepared = engine_of(tmp_path)
+    one_slot = replace(prepared, loaded=replace(prepared.loaded, state_slots=1))
+    drafter = ModelDrafter("windows", engine, one_slot)
+    assert len(drafts_of(drafter, ask(1, 0, PROMPT))[0][1]) == 4
+    assert drafts_of(drafter, ask(2, 0, PROMPT)) == ({}, 0)
+    drafter.forget(1)
+    assert len(drafts_of(drafter, ask(2, 0, PROMPT))[0][2]) == 4
 
 
 def test_who_finds_no_room_is_not_drafted_for_and_pushes_nobody_out(tmp_path):

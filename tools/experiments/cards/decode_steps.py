@@ -69,19 +69,19 @@ def _figures(device: torch.device) -> Iterator[Figure]:
     else:
         stage = random_stage(SMALL, LAYERS, device, 256)
         rows_tried, contexts = ROWS[:2], (48,)
-    ways = _ways(stage)
+    kinds = _step_kinds(stage)
     for rows, context, placement in product(rows_tried, contexts, PLACEMENTS):
         if not hold(stage, rows, context, PLACEMENTS[placement]):
             continue
         spans = [Span(row, context - 1, context, False) for row in range(rows)]
-        for name, take in ways.items():
+        for name, take in kinds.items():
             take()
             ms = wall_us(partial(run, stage, *spans), device) / LAYERS / 1e3
             is_predicted = rows <= PREDICTED_UP_TO[0] and context <= PREDICTED_UP_TO[1]
             bounds = PREDICTED[name] if is_predicted else (None, None)
             yield Figure(f"{rows} x {context:,}, {placement}, {name}", ms, "ms a layer", *bounds)
     yield from _after_idle(stage, contexts[0])
-    del stage, ways
+    del stage, kinds
     yield from _against_reading(device)
 
 
@@ -122,8 +122,8 @@ def _after_idle(stage: StageExecutor, context: int) -> Iterator[Figure]:
     yield Figure(f"1 x {context:,} after {IDLE_S * 1e3:.0f} ms of nothing", ms, "ms a layer")
 
 
-def _ways(stage: StageExecutor) -> dict[str, Way]:
-    """What makes the stage compute its steps in each way that it knows."""
+def _step_kinds(stage: StageExecutor) -> dict[str, Way]:
+    """What makes the stage compute its steps of each kind that it knows."""
     kernels, graphs = stage.attention, stage._graphs
 
     def taking(attention: AttentionChoice | None, recorded: DecodeGraphs | None) -> Way:
@@ -132,12 +132,12 @@ def _ways(stage: StageExecutor) -> dict[str, Way]:
 
         return take
 
-    ways = {"torch": taking(AttentionChoice(stage.device, None), None)}
+    kinds = {"torch": taking(AttentionChoice(stage.device, None), None)}
     if kernels is not None and kernels.kernels is not None:
-        ways["kernel"] = taking(kernels, None)
+        kinds["kernel"] = taking(kernels, None)
     if graphs is not None:
-        ways["recorded"] = taking(kernels, graphs)
-    return ways
+        kinds["recorded"] = taking(kernels, graphs)
+    return kinds
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,15 @@ from molink.bench.load import Settings, run_load
 from molink.bench.served_ring import PROGRAM, ServedRing, serve_ring
 from molink.errors import UserError
 from molink.tasks import cancel
-from tools.experiments.harness.experiment import PRODUCT_POLICY, Condition, Setup
+from tools.experiments.harness.experiment import (
+    PRODUCT_POLICY,
+    Condition,
+    Figures,
+    Measured,
+    Setup,
+    in_turn,
+    write_results,
+)
 from tools.experiments.harness.policy_ring import MODULE, POLICY_VARIABLE
 
 __all__ = [
@@ -23,6 +31,7 @@ __all__ = [
     "emulator_started_s",
     "link_of",
     "logging_cluster",
+    "rings_in_turn",
     "run_whole_load",
     "serving",
     "serving_over",
@@ -65,6 +74,24 @@ async def serving_over(
     own = (environment, program)
     async with serve_ring(setup.model, options, seed, WARM_UP_TOKENS, *own) as ring:
         yield ring
+
+
+def rings_in_turn(
+    name: str,
+    setup: Setup,
+    conditions: Sequence[Condition],
+    figures_of: Callable[[ServedRing, int], Awaitable[Figures]],
+    own: Mapping[str, Any] = {},
+) -> dict[str, Figures]:
+    """Medians of the figures of rings that serve under each condition in turn, also written to
+    OUT/NAME.json with the experiment's `own` options; `figures_of` is given the number of the
+    round."""
+
+    async def measure(condition: Condition, number: int) -> Measured:
+        async with serving(setup, condition, number) as ring:
+            return Measured(await figures_of(ring, number))
+
+    return write_results(name, setup, own, in_turn(conditions, setup.rounds, measure))
 
 
 async def run_whole_load(settings: Settings) -> dict[str, Any]:

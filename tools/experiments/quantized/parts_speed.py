@@ -176,13 +176,13 @@ def _costs(rows: int, keys: int, rounds: int) -> dict[str, float]:
     twice = RaggedBatch.of([halves[0], replace(halves[1], row=rows)], CPU)
     calls = max(2, 100_000 // (keys * rows))
     with torch.inference_mode():
-        for name, call in list(_ways(whole, parts, twice)) * (2 * rounds):
+        for name, call in list(_compared(whole, parts, twice)) * (2 * rounds):
             took = processor_s(lambda call=call: [call() for _ in range(calls)])  # type: ignore[misc]
             times.setdefault(name, []).append(took / calls * 1e6)
     return {name: min(took) for name, took in times.items()}
 
 
-def _ways(
+def _compared(
     whole: LayerRows, halves: Sequence[LayerRows], twice: RaggedBatch
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     done = [attend_part(half, order) for order, half in enumerate(halves)]

@@ -20,15 +20,12 @@ from tools.experiments.harness.asking import Answered, ask, random_prompt
 from tools.experiments.harness.experiment import (
     Condition,
     Figures,
-    Measured,
     Setup,
-    in_turn,
     markdown_table,
     ring_experiment,
     show,
-    write_results,
 )
-from tools.experiments.harness.serving import serving
+from tools.experiments.harness.serving import rings_in_turn
 
 __all__ = ["main"]
 
@@ -51,16 +48,11 @@ Prompt = tuple[int, ...]
 @ring_experiment(link="100:10")
 def main(setup: Setup) -> None:
     """Measure what idle chats find in the cache before and after a stage is lost."""
-
-    async def measure(condition: Condition, number: int) -> Measured:
-        async with serving(setup, condition, number) as ring:
-            return Measured(await _figures(ring))
-
-    middle = write_results("lost_chains", setup, {}, in_turn([KEPT], setup.rounds, measure))
+    middle = rings_in_turn("lost_chains", setup, [KEPT], _figures)
     show(_table(middle[KEPT.name]))
 
 
-async def _figures(ring: ServedRing) -> Figures:
+async def _figures(ring: ServedRing, _: int) -> Figures:
     prompts = [tuple(random_prompt(ring, PROMPT_TOKENS)) for _ in range(CHAINS)]
     first = dict(zip(prompts, await _ask_all(ring, prompts), strict=True))
     returning = prompts[:: CHAINS // RETURNING]

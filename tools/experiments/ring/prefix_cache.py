@@ -22,15 +22,12 @@ from tools.experiments.harness.asking import Answered, ask, random_prompt
 from tools.experiments.harness.experiment import (
     Condition,
     Figures,
-    Measured,
     Setup,
-    in_turn,
     markdown_table,
     ring_experiment,
     show,
-    write_results,
 )
-from tools.experiments.harness.serving import link_of, serving
+from tools.experiments.harness.serving import link_of, rings_in_turn
 
 __all__ = ["main"]
 
@@ -48,14 +45,13 @@ APART_USERS, APART_REQUESTS, APART_TOKENS, APART_ANSWER_TOKENS = 8, 24, 300, 64
 def main(setup: Setup, apart: bool) -> None:
     """Measure time to first token and bytes with the prefix cache and without it."""
 
-    async def measure(condition: Condition, number: int) -> Measured:
-        async with serving(setup, condition, number) as ring:
-            shared = {} if apart else await _chat(ring) | await _crowd(ring)
-            first = await _apart(ring)
-            again = {f"again_{name}": value for name, value in (await _apart(ring)).items()}
-            return Measured(shared | first | again)
+    async def figures(ring: ServedRing, _: int) -> Figures:
+        shared = {} if apart else await _chat(ring) | await _crowd(ring)
+        first = await _apart(ring)
+        again = {f"again_{name}": value for name, value in (await _apart(ring)).items()}
+        return shared | first | again
 
-    middle = write_results("prefix_cache", setup, {}, in_turn(CONDITIONS, setup.rounds, measure))
+    middle = rings_in_turn("prefix_cache", setup, CONDITIONS, figures)
     show(_table(middle))
 
 

@@ -8,7 +8,6 @@ answers repeat what their prompt holds. MODEL is best a cyclic one (`tools/cycle
 drafter is right as often as it was made to be. Tokens a round are counted by what comes together.
 """
 
-import time
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -16,22 +15,17 @@ from typing import Any
 import click
 
 from molink.bench.load import LoadSettings
-from molink.bench.runner import PlannedRequest, RequestRecord, send
+from molink.bench.runner import PlannedRequest, RequestRecord
 from molink.bench.served_ring import ServedRing
-from molink.client.api_client import ApiClient
-from molink.errors import UserError
 from tools.experiments.harness.experiment import (
     Condition,
     Figures,
-    Measured,
     Setup,
-    in_turn,
     markdown_table,
     ring_experiment,
     show,
-    write_results,
 )
-from tools.experiments.harness.serving import run_whole_load, serving
+from tools.experiments.harness.serving import rings_in_turn, run_whole_load
 
 __all__ = ["main"]
 
@@ -52,17 +46,12 @@ def main(setup: Setup, drafters: Sequence[str], users: str, copied: int) -> None
     counts = [int(one) for one in users.split(",")]
     conditions = [Condition(one, ("--drafter", one)) for one in (OFF, *drafters)]
 
-    async def measure(condition: Condition, number: int) -> Measured:
-        async with serving(setup, condition, number) as ring:
-            figures = await _loads(ring.server.url, counts, number)
-            if copied:
-                figures["tokens_per_s_copying"] = await _copying(ring, copied)
-        return Measured(figures)
+    async def figures(ring: ServedRing, number: int) -> Figures:
+        found = await _loads(ring.server.url, counts, number)
+        return found | ({"tokens_per_s_copying": await _copying(ring, copied)} if copied else {})
 
-    runs = in_turn(conditions, setup.rounds, measure)
     own = {"drafters": list(drafters), "users": counts, "copied": copied}
-    middle = write_results("speculation", setup, own, runs)
-    show(_table(middle))
+    show(_table(rings_in_turn("speculation", setup, conditions, figures, own)))
 
 
 async def _loads(url: str, counts: Sequence[int], seed: int) -> Figures:
@@ -84,19 +73,15 @@ async def _copying(ring: ServedRing, copied: int) -> float:
     speeds = []
     for seed in range(COPIES):
         word = Random(seed).randrange(4, ring.model.vocabulary_size)
-        said = await _answer(ring.client, (word,), copied)
-        again = await _answer(ring.client, (word, *said.token_ids), copied)
+        said = await _answer(ring, (word,), copied)
+        again = await _answer(ring, (word, *said.token_ids), copied)
         first_s, *_, last_s = again.token_times_s
         speeds.append((len(again.token_times_s) - 1) / (last_s - first_s))
     return sorted(speeds)[COPIES // 2]
 
 
-async def _answer(client: ApiClient, prompt: tuple[int, ...], tokens: int) -> RequestRecord:
-    record = RequestRecord(start_s=time.perf_counter())
-    await send(client, PlannedRequest(prompt, tokens, seed=1), 0.0, record)
-    if record.error is not None:
-        raise UserError(record.error)
-    return record
+async def _answer(ring: ServedRing, prompt: tuple[int, ...], tokens: int) -> RequestRecord:
+    return await ring.send(PlannedRequest(prompt, tokens, seed=1))
 
 
 def _table(middle: dict[str, Figures]) -> str:

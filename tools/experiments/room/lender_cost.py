@@ -79,7 +79,7 @@ def main(out: Path) -> None:
     torch.set_num_threads(1)
     with torch.inference_mode():
         apparatus = Apparatus()
-        lines = [*_halves(apparatus), *_one_call(apparatus), *_ways(apparatus)]
+        lines = [*_halves(apparatus), *_one_call(apparatus), *_pushed_and_pulled(apparatus)]
     out.mkdir(parents=True, exist_ok=True)
     (out / "lender_cost.txt").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
@@ -120,13 +120,13 @@ def _one_call(apparatus: Apparatus) -> Iterator[str]:
     )
 
 
-def _ways(apparatus: Apparatus) -> Iterator[str]:
+def _pushed_and_pulled(apparatus: Apparatus) -> Iterator[str]:
     for rows, keys in SPANS:
         away = range(BLOCKS, BLOCKS + keys // BLOCK_TOKENS)
         here = range(rows // BLOCK_TOKENS + 1)
         spans = [RaggedSpan(0, rows, keys, keys + rows, [*away, *here])]
         is_pushed = is_sooner_pushed(torch.device("cpu"), rows, HEADS // KV_HEADS, keys)
-        pushed, pulled = (_way(apparatus, spans, pushed=way) for way in (True, False))
+        pushed, pulled = (_attending(apparatus, spans, pushed=way) for way in (True, False))
         push_us, pull_us = _pairs(pushed, pulled, 10)
         taken_us = push_us if is_pushed else pull_us
         yield (
@@ -136,7 +136,7 @@ def _ways(apparatus: Apparatus) -> Iterator[str]:
         )
 
 
-def _way(apparatus: Apparatus, spans: list[RaggedSpan], *, pushed: bool) -> Callable[[], Any]:
+def _attending(apparatus: Apparatus, spans: list[RaggedSpan], *, pushed: bool) -> Callable[[], Any]:
     _, in_parts = apparatus.calls(spans)
 
     def attended() -> None:
