@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
+from molink.engine_protocol.values import Drafts
 from molink.serving.model_card import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample
@@ -35,10 +36,15 @@ class EndRules:
     _endings: dict[int, _Ending] = field(default_factory=dict)
 
     def sampled(
-        self, batch: Batch, drawn: Iterable[DrawnToken], scores: Sequence[PromptScore] = ()
+        self,
+        batch: Batch,
+        drawn: Iterable[DrawnToken],
+        scores: Sequence[PromptScore] = (),
+        drafts: Drafts = (),
     ) -> tuple[Sampled, list[Sampled]]:
-        """Message to the head about a batch, and those to the coordinator: the scores of prompts,
-        then each token with its log-probabilities, in as many messages as that takes."""
+        """Message to the head about a batch, with drafts of those that go on, and those to the
+        coordinator: the scores of prompts, then each token with its log-probabilities, in as many
+        messages as that takes."""
         self.admit(batch.admissions)
         refused = _refused(batch, scores)
         drawn = tuple(token for token in drawn if token.request_id not in refused)
@@ -47,7 +53,11 @@ class EndRules:
         samples = tuple(self._judged(drawn))
         samples += tuple(TokenSample(one, 0, finish) for one, finish in refused.items())
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
-        returned = Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps)
+        ends = {sample.request_id: sample.finish for sample in samples}
+        drafts = tuple(one for one in drafts if ends.get(one[0]) is FinishReason.NONE)
+        returned = Sampled(
+            batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps, drafts=drafts
+        )
         empty = Sampled(batch.batch_class, batch.micro_batch, (), ())
         copies = [
             replace(empty, scores=tuple(scores[start : start + SAMPLES_MAX]))
