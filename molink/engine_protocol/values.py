@@ -91,6 +91,9 @@ class StepResult:
     """Seconds that a card took for the step; None on a CPU, where the clock tells."""
     drafts: Drafts = ()
     """Drafts on the tail, of requests that want some (`Span.wants`)."""
+    forced: Drafts = ()
+    """Tokens on the tail that grammars allow alone, of requests that want drafts; they go before
+    other drafts."""
 
 
 class Fed(NamedTuple):

@@ -41,10 +41,11 @@ class EndRules:
         drawn: Iterable[DrawnToken],
         scores: Sequence[PromptScore] = (),
         drafts: Drafts = (),
+        forced: Drafts = (),
     ) -> tuple[Sampled, list[Sampled]]:
-        """Message to the head about a batch, with drafts of those that go on, and those to the
-        coordinator: the scores of prompts, then each token with its log-probabilities, in as many
-        messages as that takes."""
+        """Message to the head about a batch, with drafts of those that go on, before others those
+        that are `forced`; and those to the coordinator: the scores of prompts, then each token with
+        its log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
         refused = _refused(batch, scores)
         drawn = tuple(token for token in drawn if token.request_id not in refused)
@@ -53,10 +54,14 @@ class EndRules:
         samples = tuple(self._judged(drawn))
         samples += tuple(TokenSample(one, 0, finish) for one, finish in refused.items())
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
-        ends = {sample.request_id: sample.finish for sample in samples}
-        drafts = tuple(one for one in drafts if ends.get(one[0]) is FinishReason.NONE)
+        guessed = dict(drafts)
+        # A guess that begins with what is forced, and goes on, is the better one.
+        sure = {one: ids for one, ids in forced if guessed.get(one, ())[: len(ids)] != ids}
+        home = _of_those_that_go_on(guessed | sure, samples)
         returned = Sampled(
-            batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps, drafts=drafts
+            *(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps),
+            drafts=home,
+            forced=tuple(one for one, _ in home if one in sure),
         )
         empty = Sampled(batch.batch_class, batch.micro_batch, (), ())
         copies = [
@@ -136,6 +141,15 @@ def _refused(batch: Batch, scores: Iterable[PromptScore]) -> dict[int, FinishRea
     lost = [score.request_id for score in scores if math.isnan(score.logprob)]
     refused = dict.fromkeys(lost, FinishReason.OVERFLOWN)
     return refused | {one.request_id: _FINISHES[one.fault] for one in batch.refused}
+
+
+def _of_those_that_go_on(
+    drafts: Mapping[int, tuple[int, ...]], samples: Iterable[TokenSample]
+) -> Drafts:
+    """Drafts of requests that have a token, and no end."""
+    ends = {sample.request_id: sample.finish for sample in samples}
+    go_on = (one for one in drafts.items() if ends.get(one[0]) is FinishReason.NONE)
+    return tuple(go_on)
 
 
 def _in_messages(samples: Iterable[TokenSample]) -> list[list[TokenSample]]:

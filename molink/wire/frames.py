@@ -179,6 +179,8 @@ class Sampled:
     drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """Drafts of the tail as (request, token ids): what may come behind these tokens; empty on the
     way to the coordinator."""
+    forced: tuple[int, ...] = ()
+    """Requests of which these are what a grammar allows alone; empty on the way there, too."""
 
 
 Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache | SetCapacity

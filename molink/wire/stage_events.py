@@ -16,7 +16,7 @@ Plain = frames.Order | frames.Forget | frames.BlocksFetched | frames.Sampled
 def stage_event(message: Plain) -> events.StageEvent:
     """Event that such a message is to a stage's core."""
     match message:
-        case frames.Sampled(batch_class, micro_batch, spans, tokens, stamps, drafts=drafts):
+        case frames.Sampled(batch_class, micro_batch, spans, tokens, stamps):
             sampled = tuple(
                 events.SampledToken(
                     one.request_id,
@@ -26,7 +26,8 @@ def stage_event(message: Plain) -> events.StageEvent:
                 )
                 for one in tokens
             )
-            return events.BatchReturned(batch_class, micro_batch, spans, sampled, stamps, drafts)
+            home = message.drafts, message.forced
+            return events.BatchReturned(batch_class, micro_batch, spans, sampled, stamps, *home)
         case frames.Forget(release):
             return events.ReleaseArrived(release)
         case frames.ChangeCache(change):

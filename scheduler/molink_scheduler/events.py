@@ -116,6 +116,8 @@ class BatchReturned:
     stamps: tuple[StageStamp, ...] = ()
     drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """Drafts of the tail as (request, token ids): what may come behind these tokens."""
+    forced: tuple[int, ...] = ()
+    """Requests of which these are what a grammar allows alone."""
 
 
 class BatchArrived(NamedTuple):
