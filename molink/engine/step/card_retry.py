@@ -139,6 +139,7 @@ def _joined(parts: Sequence[StepOutput]) -> StepOutput:
         tuple(token for part in ids for token in part) if ids else None,
         sum(times_s) if times_s else None,
         tuple(draft for part in parts for draft in part.drafts),
+        tuple(draft for part in parts for draft in part.forced),
     )
 
 

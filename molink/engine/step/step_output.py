@@ -30,3 +30,5 @@ class StepOutput:
     """Seconds that a card took for the step; None on a CPU, where the clock tells."""
     drafts: Drafts = ()
     """Drafts on the tail, of requests that want some (`Span.wants`)."""
+    forced: Drafts = ()
+    """Tokens on the tail that grammars allow alone, of requests that want drafts."""
