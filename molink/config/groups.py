@@ -287,6 +287,7 @@ class RingSettings:
             prefix_cache=self.prefix_cache,
             fifo_prompts=api.ttft_target_s is not None,
             draft_width_max=0 if self.drafter == NONE else self.draft_width_max,
+            drafts_at_head=self.drafter != "tail",
         )
 
 

@@ -131,7 +131,8 @@ class LocalEngine:
         self._steps.ended(batch, output)
         rows_TD = None if output.hidden_TD is None else elements_of(output.hidden_TD)
         drawn = output.drawn, output.scores, output.late
-        return StepResult(rows_TD, *drawn, output.token_ids or (), output.computed_s)
+        ids, home = output.token_ids or (), (output.drafts, output.forced)
+        return StepResult(rows_TD, *drawn, ids, output.computed_s, *home)
 
     def release(self, release: Release, *, wiped: bool) -> None:
         """Forget a request; one that is unknown is fine."""

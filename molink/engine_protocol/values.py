@@ -19,6 +19,9 @@ from molink_scheduler.stage.replay_log import ReplayLog
 BlockBytes = npt.NDArray[np.uint8]
 """Cached KV blocks as bytes, [B, W] or one of them [W]."""
 
+Drafts = tuple[tuple[int, tuple[int, ...]], ...]
+"""Drafts as (request, token ids): what may come behind the tokens that were drawn of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -86,6 +89,11 @@ class StepResult:
     """Token ids of the rows, for the next stage; none where its layers do not read them."""
     computed_s: float | None = None
     """Seconds that a card took for the step; None on a CPU, where the clock tells."""
+    drafts: Drafts = ()
+    """Drafts on the tail, of requests that want some (`Span.wants`)."""
+    forced: Drafts = ()
+    """Tokens on the tail that grammars allow alone, of requests that want drafts; they go before
+    other drafts."""
 
 
 class Fed(NamedTuple):

@@ -211,7 +211,8 @@ class DrafterReport:
     """Figures of one drafter of a ring, since the ring was begun or mended."""
 
     name: str
-    """copy, or the name of a model."""
+    """copy, the name of a model, tail (a layer of the checkpoint) or grammar (what a request's
+    grammar allows alone)."""
     rounds: int
     """Rounds of requests for which it has guessed."""
     acceptance: float | None

@@ -389,7 +389,9 @@ class StageLoop:
             self._send_tokens(Batch(0, PREFILL, -1, ()), StepResult(None, tuple(drawn)))
 
     def _send_tokens(self, batch: Batch, result: StepResult) -> None:
-        returned, copies = self.end_rules.sampled(batch, result.drawn, result.scores)
+        returned, copies = self.end_rules.sampled(
+            batch, result.drawn, result.scores, result.drafts, result.forced
+        )
         self.packing.refused |= {
             one.request_id for one in returned.tokens if one.finish in REFUSALS
         }

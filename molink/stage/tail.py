@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
+from molink.engine_protocol.values import Drafts
 from molink.serving.model_card import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample
@@ -35,10 +36,16 @@ class EndRules:
     _endings: dict[int, _Ending] = field(default_factory=dict)
 
     def sampled(
-        self, batch: Batch, drawn: Iterable[DrawnToken], scores: Sequence[PromptScore] = ()
+        self,
+        batch: Batch,
+        drawn: Iterable[DrawnToken],
+        scores: Sequence[PromptScore] = (),
+        drafts: Drafts = (),
+        forced: Drafts = (),
     ) -> tuple[Sampled, list[Sampled]]:
-        """Message to the head about a batch, and those to the coordinator: the scores of prompts,
-        then each token with its log-probabilities, in as many messages as that takes."""
+        """Message to the head about a batch, with drafts of those that go on, before others those
+        that are `forced`; and those to the coordinator: the scores of prompts, then each token with
+        its log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
         refused = _refused(batch, scores)
         drawn = tuple(token for token in drawn if token.request_id not in refused)
@@ -47,7 +54,15 @@ class EndRules:
         samples = tuple(self._judged(drawn))
         samples += tuple(TokenSample(one, 0, finish) for one, finish in refused.items())
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
-        returned = Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps)
+        guessed = dict(drafts)
+        # A guess that begins with what is forced, and goes on, is the better one.
+        sure = {one: ids for one, ids in forced if guessed.get(one, ())[: len(ids)] != ids}
+        home = _of_those_that_go_on(guessed | sure, samples)
+        returned = Sampled(
+            *(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps),
+            drafts=home,
+            forced=tuple(one for one, _ in home if one in sure),
+        )
         empty = Sampled(batch.batch_class, batch.micro_batch, (), ())
         copies = [
             replace(empty, scores=tuple(scores[start : start + SAMPLES_MAX]))
@@ -126,6 +141,15 @@ def _refused(batch: Batch, scores: Iterable[PromptScore]) -> dict[int, FinishRea
     lost = [score.request_id for score in scores if math.isnan(score.logprob)]
     refused = dict.fromkeys(lost, FinishReason.OVERFLOWN)
     return refused | {one.request_id: _FINISHES[one.fault] for one in batch.refused}
+
+
+def _of_those_that_go_on(
+    drafts: Mapping[int, tuple[int, ...]], samples: Iterable[TokenSample]
+) -> Drafts:
+    """Drafts of requests that have a token, and no end."""
+    ends = {sample.request_id: sample.finish for sample in samples}
+    go_on = (one for one in drafts.items() if ends.get(one[0]) is FinishReason.NONE)
+    return tuple(go_on)
 
 
 def _in_messages(samples: Iterable[TokenSample]) -> list[list[TokenSample]]:

@@ -101,7 +101,7 @@ class HostCacheHealth:
 
 @dataclass(frozen=True, slots=True)
 class DrafterHealth:
-    """Figures of one drafter of a ring's head since the ring's epoch began."""
+    """Figures of one drafter of a ring since the ring's epoch began."""
 
     name: Annotated[str, MaxLen(DRAFTER_CHARS_MAX), Predicate(str.isprintable)]
     rounds: int = 0
@@ -188,4 +188,4 @@ class StageHealth:
     """Requests that wait, on the head, until the ring has as much room for KV again as they may
     need: the ring's number of each."""
     drafters: Annotated[tuple[DrafterHealth, ...], MaxLen(DRAFTERS_MAX)] = ()
-    """Drafters, on the head of a ring that has some."""
+    """Drafters, on the head of a ring that has some: its own, and those of the tail."""

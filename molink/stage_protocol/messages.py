@@ -234,6 +234,8 @@ class StageLoaded:
     requests_max: int | None = None
     """Requests that it has room of its own for at a time, where other KV lies at a lender; None: as
     many as have blocks."""
+    drafts: bool = False
+    """Whether it has the checkpoint's layer that drafts, on the tail of a ring."""
 
 
 @dataclass(frozen=True, slots=True)

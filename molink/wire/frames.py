@@ -176,6 +176,11 @@ class Sampled:
     """Scores of prompts' tokens, where users asked for them; empty on the way to the head."""
     drafted: tuple[tuple[int, int], ...] = ()
     """Requests of which drafts were verified, and how many; empty on the way to the head."""
+    drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Drafts of the tail as (request, token ids): what may come behind these tokens; empty on the
+    way to the coordinator."""
+    forced: tuple[int, ...] = ()
+    """Requests of which these are what a grammar allows alone; empty on the way there, too."""
 
 
 Order = Submit | Cancel | SetCodec | ClearCache | ChangeCache | SetCapacity

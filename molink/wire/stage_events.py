@@ -26,7 +26,8 @@ def stage_event(message: Plain) -> events.StageEvent:
                 )
                 for one in tokens
             )
-            return events.BatchReturned(batch_class, micro_batch, spans, sampled, stamps)
+            home = message.drafts, message.forced
+            return events.BatchReturned(batch_class, micro_batch, spans, sampled, stamps, *home)
         case frames.Forget(release):
             return events.ReleaseArrived(release)
         case frames.ChangeCache(change):

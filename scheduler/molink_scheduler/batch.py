@@ -71,12 +71,16 @@ class Span:
     """True when the span has the last token known, so that its logits yield the next one."""
     drafts: tuple[int, ...] = ()
     """Its last tokens, where they are drafts: guesses of what comes behind those that are known."""
+    wants: int = 0
+    """Most drafts that the tail is to send home, of what comes behind the token that it draws."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.end:
             raise ValueError(f"a span holds at least one token, got [{self.start}, {self.end})")
         if self.drafts and (objection := self._drafts_objection()):
             raise ValueError(objection)
+        if self.wants and not 0 < self.wants <= DRAFTS_MAX * self.samples:
+            raise ValueError(f"a span that samples may want {DRAFTS_MAX} drafts, got {self.wants}")
 
     def _drafts_objection(self) -> str:
         if not self.samples:

@@ -114,6 +114,10 @@ class BatchReturned:
     spans: tuple[Span, ...]
     sampled: tuple[SampledToken, ...]
     stamps: tuple[StageStamp, ...] = ()
+    drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Drafts of the tail as (request, token ids): what may come behind these tokens."""
+    forced: tuple[int, ...] = ()
+    """Requests of which these are what a grammar allows alone."""
 
 
 class BatchArrived(NamedTuple):

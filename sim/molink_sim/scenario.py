@@ -143,7 +143,7 @@ class RingSpec:
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec:
-    """A drafter at the head of each ring, and how good it is; a width of 0: there is none."""
+    """A drafter of each ring, and how good it is; a width of 0: there is none."""
 
     width: int = 0
     """Drafts of a span."""
@@ -151,6 +151,8 @@ class DrafterSpec:
     """Chance that a draft is right whose context is."""
     step_s: float = 0.001
     """Seconds of a draft for all users that are asked about at once."""
+    at_tail: bool = False
+    """Whether the tail drafts, within its steps, and not the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class SystemSpec:
     fifo_prompts: bool = False
     """Whether prompts are computed in the order in which they come."""
     drafter: DrafterSpec = DrafterSpec()
-    """Drafter of each head, if any."""
+    """Drafter of each ring, if any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,3 +107,42 @@ async def predicted(tools, server, prediction: str) -> tuple[str, int]:
     assert status == 200, answer
     details = answer["usage"]["completion_tokens_details"]
     return answer["choices"][0]["message"]["content"], details["accepted_prediction_tokens"]
+
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "description": {"type": "string", "maxLength": 12},
+        "is_available": {"type": "boolean"},
+        "category": {"enum": ["vegetables", "household goods"]},
+    },
+    "required": ["description", "is_available", "category"],
+    "additionalProperties": False,
+}
+
+
+async def test_what_a_schema_leaves_no_choice_about_comes_in_one_round_and_is_the_same(tools):
+    """On a ring that copies; nothing is copied here."""
+    answers = []
+    for drafter in ("none", "copy"):
+        with tools.serving(str(DEMO_MODEL_DIR), *OPTIONS, "--drafter", drafter) as server:
+            answers.append(await record_of(tools, server))
+            found = await drafters_of(tools, server) if drafter == "copy" else {}
+    assert answers[0] == answers[1]
+    assert found["grammar"]["acceptance"] > 0.9
+    assert found["grammar"]["tokens_per_round"] > 2
+
+
+async def record_of(tools, server) -> str:
+    body = {
+        "messages": [{"role": "user", "content": "Describe a carrot."}],
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "record", "schema": RECORD},
+        },
+        "seed": 5,
+        "max_tokens": 90,
+    }
+    status, answer = await tools.post(server.url, "/v1/chat/completions", body)
+    assert status == 200, answer
+    return answer["choices"][0]["message"]["content"]

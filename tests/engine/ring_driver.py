@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from molink.engine.step.stage import StageExecutor
+from molink.engine.step.step_output import StepOutput
 from molink.engine_protocol.drawn import DrawnToken
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import SamplingParams
@@ -105,7 +106,11 @@ class RingDriver:
 def step_all(
     stages: list[StageExecutor], batch: Batch, token_ids: list[int]
 ) -> tuple[DrawnToken, ...]:
+    return step_output(stages, batch, token_ids).drawn
+
+
+def step_output(stages: list[StageExecutor], batch: Batch, token_ids: list[int]) -> StepOutput:
     output = stages[0].step(batch, token_ids)
     for stage in stages[1:]:
         output = stage.step(batch, output.token_ids, output.hidden_TD)
-    return output.drawn
+    return output

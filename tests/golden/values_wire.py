@@ -165,6 +165,13 @@ def sampled_drafts_to_the_coordinator():
 
 
 @FRAMES.value
+def sampled_with_drafts_to_the_head():
+    spans = (Span(1, 8, 9, True, wants=2), Span(2, 8, 9, True, wants=16))
+    tokens, drafts = (TokenSample(1, 42), TokenSample(2, 7)), ((1, (5, 128_255)), (2, ()))
+    return Sampled(BatchClass.DECODE, 3, spans, tokens, drafts=drafts), 9
+
+
+@FRAMES.value
 def sampled_of_nothing():
     return Sampled(BatchClass.PREFILL, -1, (), ()), 0
 

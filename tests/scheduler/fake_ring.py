@@ -46,7 +46,7 @@ from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from tests.scheduler.fake_stage import AlwaysSlow, FakeStage, NothingGrows, chained
-from tests.scheduler.seeded_drafter import SeededDrafter
+from tests.scheduler.seeded_drafter import SeededDrafter, SeededTail, terms_of
 
 ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 20, vocabulary_size=1 << 20)
 
@@ -76,6 +76,7 @@ class FakeRing:
     """The longest that a stage takes to read the blocks of a fetch."""
     state_snapshots: int = 0
     drafter: SeededDrafter | None = None
+    tail_drafter: SeededTail | None = None
     draft_width_fixed: bool = True
 
     def __post_init__(self) -> None:
@@ -91,8 +92,8 @@ class FakeRing:
                     prefix_cache=self.prefix_cache,
                     tiers=self.tiers,
                     state_snapshots=self.state_snapshots,
-                    draft_width_max=self.drafter.width if self.drafter else 0,
                     draft_width_fixed=self.draft_width_fixed,
+                    **terms_of(self.drafter, self.tail_drafter),
                 ),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
@@ -287,13 +288,17 @@ class FakeRing:
         stage.core.finished(run, step_s, self.now)
 
     def sample(self, batch: Batch) -> BatchReturned:
-        return BatchReturned(
+        event = BatchReturned(
             batch.batch_class,
             batch.micro_batch,
             batch.spans,
             tuple(token for span in batch.spans if span.samples for token in self.verified(span)),
             batch.stamps,
         )
+        if self.tail_drafter is None:
+            assert not any(span.wants for span in batch.spans)
+            return event
+        return self.tail_drafter.home(event, self.text)
 
     def verified(self, span: Span) -> Iterator[SampledToken]:
         for position, draft in enumerate((*span.drafts, None), span.known_end):

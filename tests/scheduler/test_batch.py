@@ -24,3 +24,10 @@ def test_drafts_that_cannot_be_verified_are_refused(start, end, samples, drafts,
     with pytest.raises(ValueError, match=why):
         Span(1, start, end, samples, drafts)
     assert Span(1, 8, 9 + DRAFTS_MAX, True, (0,) * DRAFTS_MAX).known_end == 9
+
+
+@pytest.mark.parametrize(("samples", "wants"), [(False, 1), (True, -1), (True, DRAFTS_MAX + 1)])
+def test_only_a_span_that_samples_may_want_drafts_and_not_too_many(samples, wants):
+    with pytest.raises(ValueError, match=f"may want {DRAFTS_MAX}"):
+        Span(1, 8, 9, samples, wants=wants)
+    assert Span(1, 8, 9, samples=True, wants=DRAFTS_MAX).tokens == 1

@@ -8,7 +8,7 @@ import pytest
 
 from molink_scheduler.kv.tiers import CacheTiers
 from tests.scheduler.lent_ring import LentRing
-from tests.scheduler.seeded_drafter import SeededDrafter
+from tests.scheduler.seeded_drafter import SeededDrafter, SeededTail
 from tests.scheduler.shadowed_ring import ShadowedRing
 from tests.scheduler.surviving_ring import SurvivingRing
 from tests.scheduler.toy_ring import ToyRing
@@ -16,6 +16,15 @@ from tests.sweeps import swept
 
 RINGS = int(os.environ.get("MOLINK_RINGS", "300"))
 """Rings of each sweep."""
+
+
+def drafters(seed: int) -> dict:
+    """Drafters at the head, at the tail, or at both."""
+    at_head, at_tail = [(True, False), (False, True), (True, True)][seed % 3]
+    return {
+        "drafter": SeededDrafter.of(seed) if at_head else None,
+        "tail_drafter": SeededTail.of(seed) if at_tail else None,
+    }
 
 
 def submit_some(ring: ToyRing, random: Random, *, until: float = 2.0) -> None:
@@ -47,7 +56,7 @@ def test_no_token_changes_when_stages_are_lost(seed):
         prefix_cache=caches,
         chains_stay=chains_stay,
         tiers=CacheTiers(6, 12) if has_tiers else None,
-        drafter=SeededDrafter.of(seed),
+        **drafters(seed),
     )
     submit_some(ring, random)
     for _ in range(random.randint(1, 3)):
@@ -67,7 +76,7 @@ def test_no_token_changes_when_shadows_take_over(seed):
         kv_tokens=random.choice([160, 4096]),
         log_bytes=random.choice([120, 1e9, 1e9]),
         micro_batches=random.randint(1, 3),
-        drafter=SeededDrafter.of(seed),
+        **drafters(seed),
         covered=random.sample(range(1, stage_count), random.randint(1, stage_count - 1)),
         slowest_s=random.choice([0.02, 0.05, 0.5]),
         feed_bytes=random.choice([24, 1000]),
@@ -89,7 +98,7 @@ def test_no_token_changes_when_lenders_are_lost(seed):
         micro_batches=random.randint(1, 3),
         prefix_cache=random.random() < 0.5,
         broken_share=random.choice([0.0, 0.3]),
-        drafter=SeededDrafter.of(seed),
+        **drafters(seed),
     )
     submit_some(ring, random, until=6.0)
     for _ in range(random.randint(1, 4)):
@@ -107,7 +116,7 @@ def test_no_token_changes_where_layers_keep_a_window(seed):
         micro_batches=random.randint(1, 3),
         prefix_cache=random.random() < 0.7,
         window=random.choice([3, 16, 40]),
-        drafter=SeededDrafter.of(seed),
+        **drafters(seed),
     )
     for _ in range(random.randint(4, 9)):
         asked = random.uniform(0, 12), random.randint(1, 200), random.randint(1, 80)

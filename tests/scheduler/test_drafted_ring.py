@@ -10,7 +10,7 @@ from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.changing_ring import ChangingRing
-from tests.scheduler.seeded_drafter import SeededDrafter
+from tests.scheduler.seeded_drafter import SeededDrafter, SeededTail
 from tests.sweeps import swept
 
 RINGS = int(os.environ.get("MOLINK_RINGS", "300"))
@@ -24,6 +24,7 @@ def a_ring(seed: int) -> ChangingRing:
     """A ring whose KV is short, with everything that takes some from a request."""
     random = Random(seed)
     caches, states = random.random() < 0.6, random.random() < 0.3
+    at_head, at_tail = random.choice([(True, False), (False, True), (True, True)])
     ring = ChangingRing(
         seed,
         stage_count=random.randint(1, 4),
@@ -37,7 +38,9 @@ def a_ring(seed: int) -> ChangingRing:
         lost=random.choice([0.0, 0.2]),
         state_slots=random.choice([2, 6]) if states else None,
         state_snapshots=3 if states else 0,
-        drafter=SeededDrafter.of(seed),
+        drafter=SeededDrafter.of(seed) if at_head else None,
+        tail_drafter=SeededTail.of(seed) if at_tail else None,
+        draft_width_fixed=random.random() < 0.8,
     )
     for number in range(1, random.randint(4, 24)):
         length, base = random.randint(1, 48), random.choice([0, 5000])

@@ -48,7 +48,7 @@ from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog
 from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.fake_stage import AlwaysSlow
-from tests.scheduler.seeded_drafter import SeededDrafter
+from tests.scheduler.seeded_drafter import SeededDrafter, SeededTail, terms_of
 from tests.scheduler.toy_stage import (
     VOCABULARY,
     ToyLayers,
@@ -101,6 +101,7 @@ class ToyRing:
     window: int | None = None
     """Tokens that every layer sees; None: all."""
     drafter: SeededDrafter | None = None
+    tail_drafter: SeededTail | None = None
 
     def __post_init__(self) -> None:
         self.random, self.now, self.epoch = Random(self.seed), 0.0, 0
@@ -163,8 +164,8 @@ class ToyRing:
                 state_slots=self.slots,
                 state_snapshots=WINDOW_SNAPSHOTS,
                 can_go_back=self.window is not None,
-                draft_width_max=self.drafter.width if self.drafter else 0,
                 draft_width_fixed=True,
+                **terms_of(self.drafter, self.tail_drafter),
             )
             stays = before is not None and resume.chains_stay
             directory = before.core.source.book.cache if stays else None
@@ -298,6 +299,8 @@ class ToyRing:
                 returned = BatchReturned(
                     batch.batch_class, batch.micro_batch, batch.spans, sampled, batch.stamps
                 )
+                if self.tail_drafter is not None:
+                    returned = self.tail_drafter.home(returned, self.text)
                 self.send(stage.index, BatchClass.DECODE, returned)
                 epoch, at = self.epoch, self.now + self.random.uniform(0.01, 0.3)
                 self.told_at = at = max(at, self.told_at + 1e-6)

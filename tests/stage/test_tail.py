@@ -148,3 +148,26 @@ def test_the_coordinator_hears_of_drafts_and_has_a_requests_tokens_in_one_messag
         own = {token.request_id for token in one.tokens}
         assert one.drafted == tuple((request_id, 16) for request_id in sorted(own))
     assert len([request_id for one in copies for request_id, _ in one.drafted]) == len(requests)
+
+
+def test_drafts_go_home_of_those_that_go_on_and_the_coordinator_hears_of_none():
+    ending = EndRules(None)
+    ending.admit(Admission(n, 3, 12, SamplingParams(max_tokens=n)) for n in (1, 2, 3))
+    spans = tuple(Span(n, 3, 4, samples=True, wants=2) for n in (1, 2, 3))
+    drawn, drafts = [DrawnToken(1, 7), DrawnToken(2, 7)], tuple((n, (8, 9)) for n in (1, 2, 3))
+    batch = Batch(1, DECODE, 0, spans)
+    returned, (copy,) = ending.sampled(batch, drawn, drafts=drafts)
+    assert returned.drafts == ((2, (8, 9)),), "one has ended, and a mask of the third is late"
+    assert returned.spans == spans and not (returned.forced or copy.drafts)
+
+
+def test_what_a_grammar_forces_goes_before_other_drafts():
+    ending = EndRules(None)
+    ending.admit(Admission(n, 3, 12, SamplingParams(max_tokens=9)) for n in (1, 2, 3))
+    batch = Batch(1, DECODE, 0, tuple(Span(n, 3, 4, samples=True, wants=2) for n in (1, 2, 3)))
+    drawn, drafts = [DrawnToken(n, 7) for n in (1, 2, 3)], ((1, (8, 9)), (2, (8,)), (3, (4, 6)))
+    forced = ((2, (5,)), (3, (4,)), (4, (6,)))
+    returned, (copy,) = ending.sampled(batch, drawn, drafts=drafts, forced=forced)
+    assert returned.drafts == ((1, (8, 9)), (2, (5,)), (3, (4, 6)))
+    assert returned.forced == (2,), "the third's guess begins so, and goes on"
+    assert not copy.forced

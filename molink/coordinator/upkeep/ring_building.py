@@ -91,12 +91,19 @@ async def build_ring(
 
 
 def with_caches(ring: RingTerms, loaded: Sequence[StageLoaded]) -> RingTerms:
-    """The terms of a ring, with what all of its stages have room to cache beside their KV."""
+    """The terms of a ring, with what all of its stages have room to cache beside their KV, and
+    whether its tail drafts."""
     keeping = [stage for stage in loaded if stage.state_slots is not None]
     snapshots = min((stage.state_snapshots for stage in keeping), default=0)
     tiers = CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded])
     can_go_back = all(stage.can_go_back for stage in keeping)
-    return replace(ring, tiers=tiers, state_snapshots=snapshots, can_go_back=can_go_back)
+    return replace(
+        ring,
+        tiers=tiers,
+        state_snapshots=snapshots,
+        can_go_back=can_go_back,
+        drafts_at_tail=loaded[-1].drafts,
+    )
 
 
 def room_of(loaded: StageLoaded) -> Room:

@@ -6,6 +6,9 @@ this stage's layers. A row whose mask is not ready by then sits the step out (`l
 grammar is compiled in another thread, while the prompt is computed; the library (llguidance) lets
 go of the interpreter during both.
 
+Where a grammar leaves one text only, the library allows one way to cut it into words, and says
+which: those words go home as drafts, and all of them come true.
+
 Behind drafts there is a turn for each, made in the thread too, from copies; one that the grammar
 forbids has none, nor has one with which it ends. Nobody changes a matcher of which copies may still
 be made.
@@ -128,6 +131,8 @@ class Constraint:
         self._grammars = grammars
         self._turn = turn
         self._is_copied = False
+        self.forced: tuple[int, ...] = ()
+        """Words that alone may follow the last one that was taken, of which some were wanted."""
 
     def is_ready(self, within_s: float = 0.0) -> bool:
         """Whether it is known by then what may come next."""
@@ -143,9 +148,10 @@ class Constraint:
         self._is_copied = True
         return Constraint(self._grammars, self._grammars.turn_behind(self._turn, draft))
 
-    def take(self, token_id: int) -> GrammarState:
-        """Go on with the token that was drawn: the next mask is computed from now on."""
-        matcher = self._ready().matcher
+    def take(self, token_id: int, wants: int = 0) -> GrammarState:
+        """Go on with the token that was drawn: the next mask is computed from now on. At most
+        `wants` words are found that are `forced` behind it."""
+        matcher, self.forced = self._ready().matcher, ()
         if self._is_copied:
             matcher, self._is_copied = matcher.deep_copy(), False
         if not matcher.consume_token(token_id):
@@ -153,6 +159,8 @@ class Constraint:
         if matcher.is_stopped():
             is_good = matcher.is_accepting() and matcher.stop_reason() in GOOD_ENDS
             return GrammarState.ENDED if is_good else GrammarState.FAILED
+        if wants:  # Before another thread has the matcher.
+            self.forced = tuple(matcher.compute_ff_tokens()[:wants])
         self._turn = self._grammars.next_turn(matcher)
         return GrammarState.OPEN
 

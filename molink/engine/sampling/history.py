@@ -78,6 +78,8 @@ class SequenceHistory:
     """Constraint by a grammar; None where there is none, or none can be followed here."""
     scored_prompt: tuple[int, ...] = field(default=())
     """The prompt, where its tokens are to be scored."""
+    wants: int = 0
+    """Most drafts that the sequence's span of this step wants."""
 
     @classmethod
     def from_admission(
@@ -128,7 +130,9 @@ class SequenceHistory:
         self.output_tokens += 1
         if self.counts is not None:
             self.counts.add(token_id)
-        return GrammarState.OPEN if self.constraint is None else self.constraint.take(token_id)
+        if self.constraint is None:
+            return GrammarState.OPEN
+        return self.constraint.take(token_id, self.wants)
 
 
 def _counts_tokens(params: SamplingParams) -> bool:

@@ -26,6 +26,7 @@ from molink.engine.sampling.prompt_scores import (
 )
 from molink.engine.sampling.sampler import Sampling, download, sampling_rows
 from molink.engine_protocol.drawn import DrawnToken
+from molink.engine_protocol.values import Drafts
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Batch
 
@@ -51,6 +52,8 @@ class TailRows(NamedTuple):
     ) -> "TailRows":
         """Rows of a batch on the tail."""
         samplers, rows = sampling_rows(batch)
+        for span in samplers:
+            histories[span.request_id].wants = span.wants
         drafts = [span.drafts for span in samplers]
         own = [row for span in samplers for row in histories[span.request_id].along(span.drafts)]
         known = [end for span in samplers for end in range(span.known_end, span.end + 1)]
@@ -82,3 +85,11 @@ class TailRows(NamedTuple):
         )
         late = [LateDraw(*one, time.monotonic()) for one in self.sampling.late(logits_RW)]
         return tuple(self.sampling.take(drawn)), take_scores(scores, self.scored), tuple(late)
+
+
+def forced_drafts(batch: Batch, histories: Mapping[int, SequenceHistory]) -> Drafts:
+    """Tokens that grammars allow alone behind those that were drawn, of requests that want
+    drafts."""
+    wanting = [histories[span.request_id] for span in batch.spans if span.wants]
+    grammars = [(one.request_id, one.constraint) for one in wanting if one.constraint is not None]
+    return tuple((request_id, one.forced) for request_id, one in grammars if one.forced)

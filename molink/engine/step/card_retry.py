@@ -14,6 +14,7 @@ the ring goes on without it (decision 41).
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -137,6 +138,8 @@ def _joined(parts: Sequence[StepOutput]) -> StepOutput:
         tuple(late for part in parts for late in part.late),
         tuple(token for part in ids for token in part) if ids else None,
         sum(times_s) if times_s else None,
+        tuple(draft for part in parts for draft in part.drafts),
+        tuple(draft for part in parts for draft in part.forced),
     )
 
 
@@ -150,7 +153,7 @@ def _cut(spans: tuple[Span, ...], rows: int) -> tuple[tuple[Span, ...], tuple[Sp
             (first if taken else rest).append(span)
             continue
         first.append(Span(span.request_id, span.start, middle, samples=False))
-        rest.append(Span(span.request_id, middle, span.end, span.samples))
+        rest.append(replace(span, start=middle))
     return tuple(first), tuple(rest)
 
 

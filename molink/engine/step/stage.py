@@ -50,7 +50,7 @@ from molink.engine.model.weights import Progress, StagePart, held_bytes
 from molink.engine.proof import Swaps
 from molink.engine.sampling.grammar import Grammars
 from molink.engine.sampling.history import SequenceHistory
-from molink.engine.sampling.tail_rows import TailRows
+from molink.engine.sampling.tail_rows import TailRows, forced_drafts
 from molink.engine.step.card_room import make_room_on
 from molink.engine.step.forward import Forward
 from molink.engine.step.graphs.decode_graphs import DecodeGraphs
@@ -338,7 +338,8 @@ class StageExecutor:
             return StepOutput(self._transfers.rows_out(out_TX))
         if not wanted.rows:
             return StepOutput(None)
-        return StepOutput(None, *wanted.results(out_TX, sent, self._transfers.read))
+        output = StepOutput(None, *wanted.results(out_TX, sent, self._transfers.read))
+        return replace(output, forced=forced_drafts(batch, self._histories))
 
     def launched_rows(
         self,

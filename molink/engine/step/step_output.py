@@ -6,6 +6,7 @@ import torch
 
 from molink.engine.sampling.late_draws import LateDraw
 from molink.engine_protocol.drawn import DrawnToken
+from molink.engine_protocol.values import Drafts
 from molink.wire.frames import PromptScore
 
 
@@ -27,3 +28,7 @@ class StepOutput:
     """Token ids of the rows, for the next stage; None where its layers do not read them."""
     computed_s: float | None = None
     """Seconds that a card took for the step; None on a CPU, where the clock tells."""
+    drafts: Drafts = ()
+    """Drafts on the tail, of requests that want some (`Span.wants`)."""
+    forced: Drafts = ()
+    """Tokens on the tail that grammars allow alone, of requests that want drafts."""

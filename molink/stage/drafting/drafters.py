@@ -15,6 +15,8 @@ from typing import Protocol, TypeVar
 from molink.stage.health.health_reports import HeadHealth
 from molink.stage_protocol.health import DrafterHealth, StageHealth
 from molink_scheduler.drafting.asks import Draft, DraftAsk, Drafted
+from molink_scheduler.drafting.proposals import TAIL
+from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.stage.core import WorkSource
 
 log = logging.getLogger(__name__)
@@ -121,6 +123,8 @@ class Drafters:
     """Who answers the question about each request."""
     _given: dict[int, tuple[_Watched, Draft]] = field(init=False, default_factory=dict)
     """The last answer about each request, of which it is not known yet what came true."""
+    _is_told: bool = field(init=False, default=False)
+    """Whether it was said in this epoch that the tail's drafts are off."""
 
     @classmethod
     def of(cls, *drafters: Drafter) -> "Drafters":
@@ -135,14 +139,28 @@ class Drafters:
         )
 
     def after(self, other: HeadHealth) -> HeadHealth:
-        """A stage's health with what another adds to it, and what came of the drafters that have
-        guessed."""
+        """A stage's health with what another adds to it, and before other drafters what came of
+        those that have guessed."""
 
         def with_drafters(health: StageHealth, source: WorkSource, now: float) -> StageHealth:
-            figures = tuple(one.figures for one in self._watched if one.figures.rounds)
-            return replace(other(health, source, now), drafters=figures)
+            own = tuple(one.figures for one in self._watched if one.figures.rounds)
+            whole = other(health, source, now)
+            self._tell_of_wrong_load(source)
+            return replace(whole, drafters=(*own, *whole.drafters))
 
         return with_drafters
+
+    def _tell_of_wrong_load(self, source: WorkSource) -> None:
+        """Say once in an epoch that the tail's drafts are wanted no more."""
+        if isinstance(source, HeadScheduler) and not self._is_told:
+            tally = source.decode.drafts.tallies.get(TAIL)
+            if tally is not None and tally.is_hopeless:
+                self._is_told = True
+                log.warning(
+                    "Drafts of the tail are off until the ring's next epoch: %d of %d were right, "
+                    "as if its layer's weights were read wrongly.",
+                    *(tally.right, tally.tried),
+                )
 
     def ask(self, asks: tuple[DraftAsk, ...]) -> None:
         """Begin to answer questions, beside those under way."""
@@ -180,6 +198,7 @@ class Drafters:
         """Forget all requests, and try again who is off."""
         for of_request in (self._asked, self._by, self._given):
             of_request.clear()
+        self._is_told = False
         for one in self._watched:
             one.begin_epoch()
 
@@ -188,8 +207,9 @@ class Drafters:
         return by is None or by.is_off
 
     def _answered(self, ask: DraftAsk, ids: tuple[int, ...]) -> Draft:
-        draft = Draft(ask.request_id, ask.position, ids[: ask.width])
         by = self._by.pop(ask.request_id, None)
+        name = "" if by is None else by.figures.name
+        draft = Draft(ask.request_id, ask.position, ids[: ask.width], name)
         del self._asked[ask.request_id]
         if by is not None and draft.token_ids:
             self._given[ask.request_id] = by, draft

@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from molink.stage_protocol.health import WITHOUT_ROOM_MAX, CacheTiersHealth, StageHealth
+from molink.stage_protocol.health import (
+    WITHOUT_ROOM_MAX,
+    CacheTiersHealth,
+    DrafterHealth,
+    StageHealth,
+)
 from molink_scheduler.head.kv_book import KvBook
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
@@ -25,7 +30,15 @@ def with_head(health: StageHealth, source: WorkSource, now: float) -> StageHealt
         progress=progress,
         cache_tiers=_cache_tiers(source.book),
         without_room=tuple(_without_room(source))[:WITHOUT_ROOM_MAX],
+        drafters=tuple(_drafters(source)),
     )
+
+
+def _drafters(head: HeadScheduler) -> Iterator[DrafterHealth]:
+    """Figures of those that draft on the tail, and have."""
+    for name, one in head.decode.drafts.tallies.items():
+        if one.rounds:
+            yield DrafterHealth(name, one.rounds, one.drafts, one.tried, one.right)
 
 
 def _without_room(head: HeadScheduler) -> Iterator[int]:

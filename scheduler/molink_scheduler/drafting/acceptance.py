@@ -1,9 +1,11 @@
-"""How often drafts come true, by request and on the whole.
+"""How often drafts come true: by request, and on the whole, each by who made them and how its
+request draws.
 
 Pure.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 PRIOR_TRIES = 4
 """Tries at the mean of all with which a request begins: one wrong draft says little."""
@@ -37,23 +39,34 @@ class _Tries:
         return (self.hits + PRIOR_TRIES * prior) / (self.tries + PRIOR_TRIES)
 
 
+class DraftKind(NamedTuple):
+    """Kind of drafts that come true about as often as each other."""
+
+    by: str
+    """Name of who makes them."""
+    is_drawn: bool = False
+    """Whether their request's tokens are drawn, not the likeliest ones."""
+
+
 @dataclass(slots=True)
 class Acceptance:
-    """Chance of a draft to be right where those before it were."""
+    """Chance of a draft to be right where those before it were, by its kind."""
 
-    _all: _Tries = field(init=False, default_factory=lambda: _Tries(TRIES_KEPT))
-    _requests: dict[int, _Tries] = field(init=False, default_factory=dict)
+    _all: dict[DraftKind, _Tries] = field(init=False, default_factory=dict)
+    _requests: dict[int, dict[DraftKind, _Tries]] = field(init=False, default_factory=dict)
 
-    def judged(self, request_id: int, tried: int, right: int) -> None:
+    def judged(self, request_id: int, kind: DraftKind, tried: int, right: int) -> None:
         """Learn that the first `right` of a round's `tried` drafts came true. Those behind the
         first that was wrong say nothing: they followed a text that is not there."""
         tries = min(tried, right + 1)
-        for one in (self._all, self._requests.setdefault(request_id, _Tries(REQUEST_TRIES_KEPT))):
-            one.add(tries, right)
+        own = self._requests.setdefault(request_id, {})
+        self._all.setdefault(kind, _Tries(TRIES_KEPT)).add(tries, right)
+        own.setdefault(kind, _Tries(REQUEST_TRIES_KEPT)).add(tries, right)
 
-    def chance(self, request_id: int) -> float:
+    def chance(self, request_id: int, kind: DraftKind) -> float:
         """Chance for a request; the mean of all where nothing of it was tried."""
-        mean, own = self._all.mean(FIRST_MEAN), self._requests.get(request_id)
+        tries, own = self._all.get(kind), self._requests.get(request_id, {}).get(kind)
+        mean = FIRST_MEAN if tries is None else tries.mean(FIRST_MEAN)
         return mean if own is None else own.mean(mean)
 
     def forget(self, request_id: int) -> None:

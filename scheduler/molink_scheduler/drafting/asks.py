@@ -7,6 +7,7 @@ Pure.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from molink_scheduler.request import SamplingParams
 
@@ -32,8 +33,7 @@ class DraftAsk:
         return self.start + len(self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """Answer to one question."""
 
     request_id: int
@@ -41,6 +41,8 @@ class Draft:
     """Position of the first of `token_ids`, as asked."""
     token_ids: tuple[int, ...]
     """Guesses in order, no more than asked for; none where nothing is likely."""
+    by: str = ""
+    """Name of who made them."""
 
 
 @dataclass(frozen=True, slots=True)

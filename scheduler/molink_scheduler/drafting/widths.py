@@ -16,7 +16,8 @@ Pure.
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DRAFTS_MAX
-from molink_scheduler.drafting.acceptance import Acceptance
+from molink_scheduler.drafting.acceptance import Acceptance, DraftKind
+from molink_scheduler.drafting.proposals import COPY, GRAMMAR, TAIL
 from molink_scheduler.timing.round_model import (
     PREFILL_SHARE_FULL,
     HopCost,
@@ -48,10 +49,12 @@ class DraftLoad:
     """Costs of its stages, the head first, and links."""
     micro_batch_count: int
     step_s: float = 0.0
-    """Seconds of the head for one more draft of all users of a micro-batch; 0: drafts are
+    """Seconds of who drafts for one more draft of all users of a micro-batch; 0: drafts are
     copied."""
     prefill_share: float = 0.0
     """Share of the devices' time that prompts take."""
+    at_tail: bool = False
+    """Whether the tail's device takes these seconds, not the head's."""
 
 
 class _Cycle:
@@ -65,13 +68,13 @@ class _Cycle:
         self._row_s = sum([part.row_s for part in parts]) / self._count
         self._stages = [(self._count * one.fixed_s, one.row_s) for one in stages]
         self._wire_row_s = max([one.row_s for one in hops], default=0.0)
-        self._step_s = load.step_s
+        self._step_s, self._drafts_at = load.step_s, -1 if load.at_tail else 0
         self._prefill = min(1.0, load.prefill_share / PREFILL_SHARE_FULL)
 
     def device_s(self, rows: float, depths: int) -> float:
         """Seconds of the device that a cycle takes most of."""
         steps = [fixed_s + rows * row_s for fixed_s, row_s in self._stages] or [0.0]
-        steps[0] += self._count * depths * self._step_s
+        steps[self._drafts_at] += self._count * depths * self._step_s
         return max(steps)
 
     def cycle_s(self, rows: float, depths: int) -> float:
@@ -126,8 +129,9 @@ def _worth(
 
 @dataclass(slots=True)
 class _User:
-    """One who decodes: how many drafts, and rounds since there were some."""
+    """One who decodes: how many drafts of one drafter, and rounds since there were some."""
 
+    kind: DraftKind
     width: int = 0
     rounds_without: int = 0
 
@@ -141,32 +145,42 @@ class _User:
 
 
 @dataclass(slots=True)
+class _Served:
+    """Users of one drafter."""
+
+    users: dict[int, _User] = field(default_factory=dict)
+    rounds_left: int = 0
+    """Rounds of users until widths are chosen anew: once a cycle."""
+
+
+@dataclass(slots=True)
 class DraftWidths:
-    """Width of each user's next round."""
+    """Width of each user's next round, by who will draft. Several drafters may stand by for a user,
+    of whom one's drafts are taken; the widths of each are those that would be worth it if it
+    drafted for all users that it serves."""
 
     most: int = DRAFTS_MAX
     acceptance: Acceptance = field(init=False, default_factory=Acceptance)
     _round: tuple[RoundTracker, int, float] | None = field(init=False, default=None)
     """What the last round showed, how many micro-batches circled, and what prompts took."""
     _step_s: float = field(init=False, default=0.0)
-    _users: dict[int, _User] = field(init=False, default_factory=dict)
-    _rounds_left: int = field(init=False, default=0)
-    """Rounds of users until widths are chosen anew: once a cycle."""
+    _served: dict[str, _Served] = field(init=False, default_factory=dict)
 
-    def width(self, request_id: int) -> int:
+    def width(self, request_id: int, kind: DraftKind) -> int:
         """Drafts for a request that is about to depart."""
-        user = self._users.setdefault(request_id, _User())
-        self._rounds_left -= 1
-        if self._rounds_left < 0:
-            self._choose()
+        served = self._served.setdefault(kind.by, _Served())
+        user = served.users.setdefault(request_id, _User(kind))
+        served.rounds_left -= 1
+        if served.rounds_left < 0:
+            self._choose(kind.by, served)
         return min(user.probing(), self.most)
 
-    def judged(self, request_id: int, tried: int, right: int) -> None:
+    def judged(self, request_id: int, kind: DraftKind, tried: int, right: int) -> None:
         """Learn that the first `right` of a request's `tried` drafts came true."""
-        self.acceptance.judged(request_id, tried, right)
+        self.acceptance.judged(request_id, kind, tried, right)
 
     def drafted(self, step_s: float) -> None:
-        """One more draft of all takes the drafters so long."""
+        """One more draft of all takes the head's drafters so long."""
         self._step_s = step_s
 
     def round_completed(self, tracker: RoundTracker, count: int, prefill_share: float) -> None:
@@ -176,20 +190,30 @@ class DraftWidths:
 
     def forget(self, request_id: int) -> None:
         """A request has ended, or sits out; one that is unknown is fine."""
-        self._users.pop(request_id, None)
+        for served in self._served.values():
+            served.users.pop(request_id, None)
         self.acceptance.forget(request_id)
 
-    def _choose(self) -> None:
-        """Choose all widths anew. They at most double, as the cost of a row is not known before
-        rows have been seen beside others."""
-        self._rounds_left = len(self._users) - 1
+    def _choose(self, by: str, served: _Served) -> None:
+        """Choose all widths of a drafter anew. They at most double, as the cost of a row is not
+        known before rows have been seen beside others."""
+        served.rounds_left = len(served.users) - 1
         if self._round is None:
             return
         tracker, count, prefill_share = self._round
         if (costs := tracker.model()) is None:
             return
-        load = DraftLoad(costs, count, self._step_s, prefill_share)
-        chances = {one: self.acceptance.chance(one) for one in self._users}
+        load = DraftLoad(costs, count, self._step_of(by, costs), prefill_share, by == TAIL)
+        # Those for whom it does not draft share the ring all the same.
+        chances = {one: 0.0 for other in self._served.values() for one in other.users}
+        for request_id, user in served.users.items():
+            chances[request_id] = self.acceptance.chance(request_id, user.kind)
         wanted = wanted_widths(chances, load, self.most)
-        for request_id, user in self._users.items():
+        for request_id, user in served.users.items():
             user.width = min(wanted[request_id], 2 * user.width + 1)
+
+    def _step_of(self, by: str, costs: RoundModel) -> float:
+        """Seconds of one more draft of all users."""
+        if by in (COPY, GRAMMAR):
+            return 0.0
+        return costs.pass_s if by == TAIL else self._step_s

@@ -68,9 +68,13 @@ class DecodeBatcher:
         """Let a sequence depart, for the first time or again: its next token is known. If drafters
         are asked, it departs once they have answered."""
         self._members.add(sequence.request_id)
-        is_judged = self._choice is not None and self._choice.is_judged
-        if not self.drafts.ask(sequence, hold=is_judged):
+        if not self.drafts.ask(sequence, hold=self._holds_widths):
             self._ready[sequence.request_id] = sequence
+
+    @property
+    def _holds_widths(self) -> bool:
+        """Whether rounds are being compared, which rows must not change."""
+        return self._choice is not None and self._choice.is_judged
 
     def drafted(self, event: Drafted) -> list[Refuse]:
         """Let those depart whose drafters have answered; what was wrong with an answer."""
@@ -84,6 +88,11 @@ class DecodeBatcher:
         self._ready.pop(request_id, None)
         self.drafts.forget(request_id)
 
+    def wanting(self, spans: Iterable[Span], sequences: Mapping[int, Sequence]) -> list[Span]:
+        """Spans of prompts, the last of each with as many drafts as its tail is to send home."""
+        hold = self._holds_widths
+        return [self.drafts.wanting(one, sequences[one.request_id], hold=hold) for one in spans]
+
     def depart(self, has_room: Callable[[Sequence], bool], now: float) -> Departure | None:
         """The next micro-batch; None when no slot is free or no sequence can go.
 
@@ -94,7 +103,9 @@ class DecodeBatcher:
             return None
         self.micro_batches.departed(slot)
         self._departed[slot] = spans
-        self.tracker.departed(slot, sum([span.tokens for span in spans]), now, len(spans))
+        passes = max([span.wants for span in spans]) if self.settings.ring.drafts_at_tail else 0
+        rows = sum([span.tokens for span in spans])
+        self.tracker.departed(slot, rows, now, len(spans), passes)
         return Departure(slot, spans)
 
     def departed(self, slot: int) -> list[Span] | None:
@@ -123,7 +134,7 @@ class DecodeBatcher:
     def _take_along(self, has_room: Callable[[Sequence], bool]) -> list[Span]:
         ready, spans = self._ready, list[Span]()
         share = self.micro_batches.share(len(self._members), len(ready))
-        drafts_left = DRAFTED_ROWS_MAX - share
+        drafts_left, hold = DRAFTED_ROWS_MAX - share, self._holds_widths
         for request_id, sequence in list(ready.items()):
             if len(spans) == share:
                 break
@@ -132,7 +143,8 @@ class DecodeBatcher:
                 del ready[request_id]
                 drafts = self.drafts.take(sequence, drafts_left)
                 drafts_left -= len(drafts)
-                spans.append(sequence.take_drafts(drafts) if drafts else sequence.take_span(1))
+                span = sequence.take_drafts(drafts) if drafts else sequence.take_span(1)
+                spans.append(self.drafts.wanting(span, sequence, hold=hold))
         return spans
 
 

@@ -9,7 +9,7 @@ whose node would be blamed.
 Pure: says what is wrong, drops nothing itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Several
 from itertools import chain
 
@@ -50,9 +50,11 @@ def return_objection(
     sequences: Mapping[int, Sequence],
     departed: Several[Span] | None,
     limits: ModelLimits | None,
+    wanted: Callable[[int], int],
 ) -> str | None:
     """Why an awaited batch cannot have come back so; None: it can. `departed`: the spans that left
-    with its slot, if it is a micro-batch."""
+    with its slot, if it is a micro-batch; `wanted`: the drafts that the tail may send home with a
+    request's span under way."""
     is_decode = event.batch_class is DECODE
     if is_decode and event.spans != tuple(departed or ()):
         return f"micro-batch {event.micro_batch} left with other spans"
@@ -73,7 +75,38 @@ def return_objection(
             return f"request {span.request_id} has a token too many"
         if (objection := _run_objection(drawn, span, sequence, limits)) is not None:
             return objection
-    return "it has a token of a request that it did not compute" if tokens else None
+    if tokens:
+        return "it has a token of a request that it did not compute"
+    return _home_objection(event, wanted, limits) if event.drafts else None
+
+
+def _home_objection(
+    event: BatchReturned, wanted: Callable[[int], int], limits: ModelLimits | None
+) -> str | None:
+    """Why the tail cannot have sent these drafts home; None: it can."""
+    of_batch = {span.request_id for span in event.spans if span.samples}
+    for request_id, token_ids in event.drafts:
+        if request_id not in of_batch:
+            return f"it has drafts of request {request_id}, of which it drew no token"
+        of_batch.remove(request_id)
+        most = wanted(request_id)
+        if (objection := drafts_objection(request_id, token_ids, most, limits)) is not None:
+            return objection
+    return None
+
+
+def drafts_objection(
+    request_id: int, token_ids: Several[int], most: int, limits: ModelLimits | None
+) -> str | None:
+    """Why drafts are not those that were asked for; None: they are."""
+    name = f"drafts of request {request_id}"
+    if len(token_ids) > most:
+        return f"{len(token_ids)} {name} came, {most} were asked for"
+    if any(one < 0 for one in token_ids):
+        return f"{name} are no ids of tokens"
+    if limits is not None and not limits.has_words(token_ids):
+        return f"{name} are not in the vocabulary"
+    return None
 
 
 def tokens_by_request(sampled: Iterable[SampledToken]) -> dict[int, list[SampledToken]]:

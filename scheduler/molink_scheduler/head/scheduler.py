@@ -261,12 +261,12 @@ class HeadScheduler:
         if not is_awaited(event, self._sequences):
             return []  # The copy of a return, or nothing that ever left.
         departed = self.decode.departed(event.micro_batch)
-        objection = return_objection(event, self._sequences, departed, self.settings.limits)
-        if objection is not None:
+        limits, wanted = self.settings.limits, self.decode.drafts.wanted
+        if objection := return_objection(event, self._sequences, departed, limits, wanted):
             return [Refuse(objection)]
         if event.batch_class is DECODE:
             self.decode.round_completed(event.micro_batch, event.stamps, self.prompts.load, now)
-        sampled = tokens_by_request(event.sampled)
+        sampled, drafts = tokens_by_request(event.sampled), dict(event.drafts)
         orders: list[BookOrder] = []
         sequences, is_prefill = self._sequences, event.batch_class is PREFILL
         for span in event.spans:
@@ -279,13 +279,16 @@ class HeadScheduler:
                 self.prompts.returned(sequence, span, now)
                 orders += map(SendCacheChange, self.book.computed(sequence))
             self._take_tokens(sequence, tokens, span)
+            if own := drafts.get(span.request_id):
+                self.decode.drafts.offered(sequence, own, forced=span.request_id in event.forced)
             if sequence.cancelled or sequence.preempting:
                 orders += self._settle(sequence)
         return orders
 
     def _take_late(self, event: BatchReturned) -> list[BookOrder | Refuse]:
-        """Take tokens that come behind their batches; of those that are not awaited any more one
-        was cancelled."""
+        """Take tokens that come behind their batches, but for those of cancelled requests."""
+        if event.drafts:
+            return [Refuse("it has drafts of a request of which it computed nothing")]
         orders: list[BookOrder | Refuse] = []
         for token in event.sampled:
             sequence = self._sequences.get(token.request_id)
@@ -367,6 +370,7 @@ class HeadScheduler:
         spans, admissions = self.prompts.next_spans(now, self._sequences.values())
         if not spans:
             return None
+        spans = self.decode.wanting(spans, self._sequences)
         return self._run(PREFILL, -1, spans, tuple(admissions))
 
     def _run(

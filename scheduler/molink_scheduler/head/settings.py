@@ -74,7 +74,11 @@ class RingTerms:
     """Tokens that it holds with all places of its stages, where some of them are away for now: the
     bound of one request. Less than its capacity: none are."""
     draft_width_max: int = 0
-    """Most drafts of a request's span; 0: the head has no drafter."""
+    """Most drafts of a request's span; 0: nobody drafts."""
+    drafts_at_head: bool = True
+    """Whether the head has drafters, where anybody drafts."""
+    drafts_at_tail: bool = False
+    """Whether the tail has the checkpoint's layer that drafts."""
     draft_width_fixed: bool = False
     """Whether as many are drafted for everybody, whatever they cost: for measurements."""
     requests_max: int | None = None

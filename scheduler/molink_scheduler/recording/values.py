@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from molink_scheduler import batch, events, prompt_order, request, resume
-from molink_scheduler.drafting import acceptance, asks, widths
+from molink_scheduler.drafting import acceptance, asks, proposals, widths
 from molink_scheduler.head import (
     changing_capacity,
     decode_batcher,
@@ -59,6 +59,7 @@ _MODULES: tuple[ModuleType, ...] = (
         batch,
         events,
         prompt_order,
+        proposals,
         request,
         resume,
         block_table,

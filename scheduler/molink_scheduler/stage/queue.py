@@ -299,7 +299,8 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
     spans: list[Span] = []
     for span in (span for batch in batches for span in batch.spans):
         if spans and spans[-1].request_id == span.request_id and spans[-1].end == span.start:
-            spans[-1] = replace(spans[-1], end=span.end, samples=span.samples)
+            last = replace(spans[-1], end=span.end, samples=span.samples, wants=span.wants)
+            spans[-1] = last
         else:
             spans.append(span)
     admissions = tuple(admission for batch in batches for admission in batch.admissions)
@@ -314,5 +315,7 @@ def _cut_span(span: Span, first: int, last: int) -> Span:
         return span
     if span.drafts:
         raise ValueError("a span with drafts is verified as a whole")
-    samples = span.samples and last == span.tokens
-    return Span(span.request_id, span.start + first, span.start + last, samples)
+    start, end = span.start + first, span.start + last
+    if last < span.tokens:
+        return Span(span.request_id, start, end, samples=False)
+    return Span(span.request_id, start, end, span.samples, wants=span.wants)

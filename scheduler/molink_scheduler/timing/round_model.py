@@ -56,6 +56,11 @@ class RoundModel:
     hops: tuple[HopCost, ...]
     rows_each: float = 1.0
     """Rows of each running sequence: its token, and drafts."""
+    pass_s: float = 0.0
+    """Time of one pass of a layer that drafts on the tail: a draft more for all of a micro-batch.
+    The costs of its stage are those without."""
+    passes: float = 0.0
+    """Passes of a micro-batch."""
     _trip_fixed_s: float = field(init=False, repr=False, compare=False)
     _trip_row_s: float = field(init=False, repr=False, compare=False)
     _wire_row_s: float = field(init=False, repr=False, compare=False)
@@ -63,7 +68,8 @@ class RoundModel:
 
     def __post_init__(self) -> None:
         parts: list[StageCost | HopCost] = [*self.stages, *self.hops]
-        object.__setattr__(self, "_trip_fixed_s", sum([part.fixed_s for part in parts]))
+        fixed_s = sum([part.fixed_s for part in parts]) + self.passes * self.pass_s
+        object.__setattr__(self, "_trip_fixed_s", fixed_s)
         object.__setattr__(self, "_trip_row_s", sum([part.row_s for part in parts]))
         wire_row_s = max([hop.row_s for hop in self.hops], default=0.0)
         object.__setattr__(self, "_wire_row_s", wire_row_s)
@@ -79,8 +85,9 @@ class RoundModel:
     def device_s(self, running_count: int, micro_batch_count: int) -> float:
         """Time that one cycle takes of the slowest device."""
         rows = -(-running_count // micro_batch_count) * self.rows_each
-        step = max([stage.fixed_s + rows * stage.row_s for stage in self.stages], default=0.0)
-        return micro_batch_count * step
+        steps = [stage.fixed_s + rows * stage.row_s for stage in self.stages] or [0.0]
+        steps[-1] += self.passes * self.pass_s
+        return micro_batch_count * max(steps)
 
     def cycle_and_device_s(self, running_count: int, micro_batch_count: int) -> tuple[float, float]:
         """Both; the first needs the second."""

@@ -259,6 +259,8 @@ class RingMaker:
             tiers=_tiers(spec),
             fifo_prompts=system.fifo_prompts,
             draft_width_max=system.drafter.width,
+            drafts_at_head=not system.drafter.at_tail,
+            drafts_at_tail=system.drafter.at_tail,
         )
         scheduler = HeadScheduler(
             HeadSettings(terms, spec.row_bytes), KeptRequests(resume, missing)

@@ -40,7 +40,8 @@ def activations_bytes(batch: Batch, row_bytes: float) -> int:
 def sampled_bytes(message: BatchReturned) -> int:
     """Size of what the tail sends to the head."""
     spans, samples, stamps = message.spans, len(message.sampled), len(message.stamps)
-    header = SAMPLED_HEADER_BYTES + spans_bytes(spans)
+    drafts = sum([len(token_ids) for _, token_ids in message.drafts])
+    header = SAMPLED_HEADER_BYTES + spans_bytes(spans) + DRAFT_BYTES * drafts
     return header + SAMPLE_BYTES * samples + STAMP_BYTES * stamps
 
 

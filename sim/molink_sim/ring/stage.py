@@ -85,7 +85,7 @@ class Stage:
     lower: SimulatedStore
     """Memory below its device's, in this epoch."""
     drafter: Drafter
-    """Answers a head's questions; idle elsewhere."""
+    """Answers a head's questions, or drafts on the tail; idle elsewhere."""
     result_is_next_decode: bool = False
     """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
     and 2."""
@@ -236,6 +236,8 @@ class Stage:
             if self.result_is_next_decode:
                 self.link.set_next_decode_due(run.result_due_at)
         step_s = batch_s(self.cost, batch) if not self.taken else self._extended_s(batch)
+        if self.core.is_tail:
+            step_s += self.drafter.passes_s(batch)
         if not self._is_busy:
             self.device.begin()
             if self.after_idle is not None:
@@ -324,7 +326,7 @@ class Stage:
                 self._send_rows(batch)
                 self._keep(batch)
             case SendTokens(batch):
-                returned = self.tail.returned(batch)
+                returned = self.drafter.with_drafts(self.tail.returned(batch))
                 self._send(returned, DECODE, sampled_bytes(returned), 0)
                 if returned.sampled:
                     self.send_copy(Sent(self.epoch, returned.sampled))

@@ -18,7 +18,7 @@ from molink_scheduler.batch import (
     Span,
 )
 from molink_scheduler.request import SamplingParams
-from tests.engine.ring_driver import step_all
+from tests.engine.ring_driver import step_output
 
 Drafter = Callable[[int, Sequence[int]], Sequence[int]]
 """Drafts of a request behind so many of its output's tokens."""
@@ -40,6 +40,11 @@ class DraftingRing:
     tokenizer: object = None
     drafter: Drafter = nothing
     random: Random = field(default_factory=lambda: Random(0))
+    wants: int = 0
+    """Drafts that each span wants of its grammar."""
+    forced: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Those that came home with the last tokens of a request."""
+    forced_drafts: int = 0
     rounds: int = 0
     ids = itertools.count(1)
 
@@ -57,7 +62,9 @@ class DraftingRing:
             )
             for n, (prompt, own) in enumerate(zip(prompts, params, strict=True))
         )
-        spans = tuple(Span(n, 0, len(prompt), True) for n, prompt in enumerate(prompts))
+        spans = tuple(
+            Span(n, 0, len(prompt), True, wants=self.wants) for n, prompt in enumerate(prompts)
+        )
         self._step(PREFILL, spans, list(itertools.chain(*prompts)), rules, drawn, admissions)
         while live := [n for n, own in drawn.items() if own[-1].finish is OPEN]:
             chosen = sorted(self.random.sample(live, self.random.randint(1, len(live))))
@@ -65,8 +72,9 @@ class DraftingRing:
             for n in chosen:
                 known, output = len(prompts[n]) + len(drawn[n]), [one.token_id for one in drawn[n]]
                 left = params[n].max_tokens - len(output) - 1
-                drafts = tuple(self.drafter(n, output))[: min(DRAFTS_MAX, left)]
-                spans.append(Span(n, known - 1, known + len(drafts), True, drafts))
+                drafts = self.forced.pop(n, ()) or tuple(self.drafter(n, output))
+                drafts = drafts[: min(DRAFTS_MAX, left)]
+                spans.append(Span(n, known - 1, known + len(drafts), True, drafts, self.wants))
                 ids += [output[-1], *drafts]
             self.rounds += len(spans)
             self._step(DECODE, tuple(spans), ids, rules, drawn)
@@ -77,7 +85,11 @@ class DraftingRing:
 
     def _step(self, kind, spans, ids, rules, drawn, admissions=()):
         batch = Batch(next(self.ids), kind, -1, spans, admissions)
-        returned, copies = rules.sampled(batch, step_all(self.stages, batch, ids))
+        output = step_output(self.stages, batch, ids)
+        returned, copies = rules.sampled(batch, output.drawn, forced=output.forced)
+        assert all(len(own) <= self.wants for _, own in returned.drafts)
+        self.forced |= returned.drafts
+        self.forced_drafts += sum(len(own) for _, own in returned.drafts)
         for copy in copies:
             for sample in copy.tokens:
                 drawn[sample.request_id].append(sample)

@@ -1,5 +1,7 @@
 """A step that finds its card full is computed in halves, with the same tokens."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -76,18 +78,22 @@ def test_halves_give_what_the_whole_gives(checkpoint, full_above):
     assert drawn_again == drawn and [one.request_id for one in drawn] == [2, 3]
 
 
-def test_token_ids_go_on_with_the_rows_of_both_halves(checkpoint, monkeypatch):
-    """To stages whose layers read them."""
+def test_token_ids_and_drafts_go_on_with_the_rows_of_both_halves(checkpoint, monkeypatch):
+    """Ids to stages whose layers read them, drafts home."""
     head, _ = stages(checkpoint)
 
     def step(stage, part, token_ids, hidden_TD, interrupt=None):
         if part.tokens > 6:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return StepOutput(torch.zeros(part.tokens, 4), token_ids=tuple(token_ids))
+        drafts = tuple((span.request_id, (7,)) for span in part.spans if span.wants)
+        ids = tuple(token_ids)
+        return StepOutput(torch.zeros(part.tokens, 4), token_ids=ids, drafts=drafts)
 
     monkeypatch.setattr(StageExecutor, "step", step)
-    output = computed(head, TensorInputs(batch(*SPANS), TOKEN_IDS, None))
+    spans = [replace(span, wants=2 * span.samples) for span in SPANS]
+    output = computed(head, TensorInputs(batch(*spans), TOKEN_IDS, None))
     assert output.token_ids == tuple(TOKEN_IDS) and len(output.hidden_TD) == 12
+    assert output.drafts == tuple((span.request_id, (7,)) for span in SPANS if span.samples)
 
 
 def test_a_stage_that_is_full_again_ends_with_one_sentence(checkpoint, full_above):

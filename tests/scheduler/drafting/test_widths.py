@@ -1,5 +1,6 @@
 """How much is drafted: against the figures of a measured ring, and within its bounds anywhere."""
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.drafting import widths as widths_module
-from molink_scheduler.drafting.acceptance import FIRST_MEAN, Acceptance
+from molink_scheduler.drafting.acceptance import FIRST_MEAN, Acceptance, DraftKind
+from molink_scheduler.drafting.proposals import COPY, GRAMMAR, TAIL
 from molink_scheduler.drafting.widths import (
     LONGER_MAX,
     LONGER_MAX_FULL,
@@ -18,6 +20,8 @@ from molink_scheduler.drafting.widths import (
     wanted_widths,
 )
 from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
+
+MODEL = DraftKind("a model")
 
 ALONE_SHARE = 0.94
 """Share of the model's tokens that several users of a ring were measured to get."""
@@ -160,14 +164,14 @@ def widths_on(load, most=16):
     return widths
 
 
-def drafted(widths, request_id, rounds, right):
+def drafted(widths, request_id, rounds, right, kind=MODEL):
     """Widths of some rounds of which so many drafts come true each."""
     seen = []
     for _ in range(rounds):
-        width = widths.width(request_id)
+        width = widths.width(request_id, kind)
         seen.append(width)
         if width:
-            widths.judged(request_id, width, min(width, right))
+            widths.judged(request_id, kind, width, min(width, right))
     return seen
 
 
@@ -181,7 +185,7 @@ def test_widths_open_as_drafts_come_true():
 def test_a_drafter_that_is_always_wrong_is_asked_every_32nd_round():
     widths = widths_on(home_ring(20, 8192))
     for other in range(2, 17):
-        widths.width(other)
+        widths.width(other, MODEL)
     drafted(widths, 1, 100, right=0)
     seen = drafted(widths, 1, 10 * PROBE_ROUNDS, right=0)
     assert sum(seen) == 10
@@ -226,18 +230,80 @@ def test_a_request_that_has_gone_is_not_reckoned_with():
 def test_drafts_behind_the_first_wrong_one_say_nothing():
     acceptance = Acceptance()
     for _ in range(500):
-        acceptance.judged(1, 16, 3)
-    assert acceptance.chance(1) == pytest.approx(0.75, abs=0.01)
+        acceptance.judged(1, MODEL, 16, 3)
+    assert acceptance.chance(1, MODEL) == pytest.approx(0.75, abs=0.01)
 
 
 def test_a_request_begins_with_the_mean_of_all_and_goes_its_own_way():
     acceptance = Acceptance()
-    assert acceptance.chance(1) == FIRST_MEAN
+    assert acceptance.chance(1, MODEL) == FIRST_MEAN
     for _ in range(300):
-        acceptance.judged(1, 4, 4)
-    assert acceptance.chance(2) > 0.95
-    acceptance.judged(2, 4, 0)
-    assert 0.7 < acceptance.chance(2) < 0.9
+        acceptance.judged(1, MODEL, 4, 4)
+    assert acceptance.chance(2, MODEL) > 0.95
+    acceptance.judged(2, MODEL, 4, 0)
+    assert 0.7 < acceptance.chance(2, MODEL) < 0.9
     acceptance.forget(2)
     acceptance.forget(7)
-    assert acceptance.chance(2) > 0.95
+    assert acceptance.chance(2, MODEL) > 0.95
+
+
+def test_chances_are_apart_by_who_drafts_and_how_the_request_draws():
+    acceptance, drawn = Acceptance(), DraftKind(TAIL, is_drawn=True)
+    for _ in range(300):
+        acceptance.judged(1, DraftKind(TAIL), 4, 4)
+        acceptance.judged(1, drawn, 4, 1)
+    assert acceptance.chance(2, DraftKind(TAIL)) > 0.95
+    assert acceptance.chance(2, drawn) == pytest.approx(0.5, abs=0.01)
+    assert acceptance.chance(1, DraftKind(COPY)) == FIRST_MEAN
+
+
+def tail_ring(pass_s):
+    """The ring of three stages, whose tail takes so long for a draft of all."""
+    load = home_ring(step_s=0.02)
+    return replace(load, costs=replace(load.costs, pass_s=pass_s), step_s=0.02)
+
+
+def test_each_drafter_has_widths_of_its_own():
+    """What a small model on the head takes, neither the tail nor a copy pays."""
+    widths = widths_on(tail_ring(pass_s=0.001))
+    for _ in range(60):
+        for by, right in ((COPY, 16), (TAIL, 1), (GRAMMAR, 16)):
+            kind = DraftKind(by)
+            width = widths.width(1, kind)
+            widths.judged(1, kind, width, min(width, right))
+    copied, tail, forced = (widths.width(1, DraftKind(by)) for by in (COPY, TAIL, GRAMMAR))
+    assert tail < min(copied, forced)
+    assert widths.width(1, MODEL) < copied
+
+
+def test_what_the_tails_passes_take_is_a_part_of_the_price():
+    quick, slow = widths_on(tail_ring(0.0005)), widths_on(tail_ring(0.02))
+    seen = [drafted(one, 1, 60, right=16, kind=DraftKind(TAIL)) for one in (quick, slow)]
+    assert max(seen[1]) < max(seen[0])
+
+
+def test_a_pass_counts_at_the_tails_device():
+    """Where the head's device is the slowest, drafts of the tail delay nobody there."""
+    costs = RoundModel((StageCost(0.03, 0.0), StageCost(0.001, 0.0)), (HopCost(0.001, 0.0),) * 2)
+    at_head, at_tail = (
+        widths_module._Cycle(DraftLoad(costs, 4, 0.002, at_tail=where), 8)
+        for where in (False, True)
+    )
+    assert at_head.device_s(8, 2) == pytest.approx(4 * 0.034)
+    assert at_tail.device_s(8, 2) == pytest.approx(4 * 0.03)
+
+
+def test_those_for_whom_a_drafter_does_not_draft_share_the_ring(monkeypatch):
+    """One user has a grammar among others, whose rows and tokens count, too."""
+    seen, real = [], widths_module.wanted_widths
+
+    def watched(chances, load, most):
+        seen.append(dict(chances))
+        return real(chances, load, most)
+
+    monkeypatch.setattr(widths_module, "wanted_widths", watched)
+    widths = widths_on(home_ring())
+    for one in (2, 3):
+        widths.width(one, MODEL)
+    drafted(widths, 1, 2, right=16, kind=DraftKind(GRAMMAR))
+    assert seen[-1][1] > 0.7 and (seen[-1][2], seen[-1][3]) == (0.0, 0.0)

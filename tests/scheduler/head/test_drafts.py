@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from molink_scheduler.batch import DECODE, DRAFTS_MAX, PREFILL, Span
+from molink_scheduler.drafting.acceptance import DraftKind
 from molink_scheduler.drafting.asks import AskDrafts, Draft, DraftAsk, Drafted
+from molink_scheduler.drafting.proposals import COPY
 from molink_scheduler.events import (
     BatchReturned,
     Refuse,
@@ -34,14 +36,17 @@ class SomeWidths:
 
     drafts: int = 4
     seen: list[tuple[int, int, int]] = field(default_factory=list)
+    kinds: list[DraftKind] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
     rounds: list[tuple[int, float]] = field(default_factory=list)
 
-    def width(self, request_id: int) -> int:
+    def width(self, request_id: int, kind: DraftKind) -> int:
+        self.kinds.append(kind)
         return self.drafts
 
-    def judged(self, request_id: int, tried: int, right: int) -> None:
+    def judged(self, request_id: int, kind: DraftKind, tried: int, right: int) -> None:
+        self.kinds.append(kind)
         self.seen.append((request_id, tried, right))
 
     def drafted(self, step_s: float) -> None:
@@ -95,7 +100,7 @@ class Head:
         return self.told(event)
 
     def draft(self, position: int, *token_ids: int, request_id=1):
-        return self.told(Drafted((Draft(request_id, position, token_ids),)))
+        return self.told(Drafted((Draft(request_id, position, token_ids, COPY),)))
 
     @property
     def sequence(self):
@@ -258,7 +263,7 @@ def test_a_grammar_whose_token_is_late_voids_the_drafts():
     (ask,) = asked(head.told(late))
     assert ask.position == 5
     head.draft(5, 9)
-    assert head.run().batch.spans == (Span(1, 4, 6, True, (9,)),)
+    assert head.run().batch.spans == (Span(1, 4, 6, True, (9,), wants=4),)
 
 
 def test_rows_that_were_refused_end_the_request():

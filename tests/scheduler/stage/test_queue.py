@@ -152,8 +152,10 @@ ADMISSION = Admission(1, 10, 20, SamplingParams(max_tokens=4))
 @st.composite
 def prefill_batches(draw):
     lengths = draw(st.lists(st.integers(1, 30), min_size=1, max_size=5))
+    wants = [draw(st.none() | st.integers(0, 16)) for _ in lengths]
     spans = tuple(
-        Span(number, 5, 5 + length, draw(st.booleans())) for number, length in enumerate(lengths, 1)
+        Span(number, 5, 5 + length, samples=wanted is not None, wants=wanted or 0)
+        for number, (length, wanted) in enumerate(zip(lengths, wants, strict=True), 1)
     )
     return Batch(7, BatchClass.PREFILL, -1, spans, (ADMISSION,))
 

@@ -171,3 +171,35 @@ def test_drafts_are_rows_of_a_round_and_no_users():
     assert model.rows_each == pytest.approx(5, rel=0.01)
     assert model.device_s(4, 1) == pytest.approx(0.01 + 0.001 * 20, rel=0.02)
     assert best_micro_batch_count(model, 4, range(1, 20), 1) <= 4
+
+
+def passes_of(trip: int) -> int:
+    """Widths as they open, then for long the same."""
+    return (1, 3, 7, 6, 5)[trip % 5] if trip < 60 else 6
+
+
+@pytest.mark.parametrize("trips", [60, 400])
+def test_a_pass_of_the_tails_drafter_is_told_from_its_rows(trips):
+    """Seven drafts wanted with one span are rows of the next."""
+    tracker, before = RoundTracker(row_bytes=8192), 0
+    for trip in range(trips):
+        passes, rows = passes_of(trip), 4 * (1 + before)
+        before = passes
+        tracker.departed(0, rows, float(trip), 4, passes)
+        step_s = 0.01 + 0.001 * rows
+        stamps = [StageStamp(step_s, 0.0), StageStamp(step_s + 0.003 * passes, 0.0)]
+        tracker.returned(0, stamps, trip + 0.5)
+    model = tracker.model()
+    assert model.pass_s == pytest.approx(0.003, rel=0.1)
+    head, tail = model.stages
+    assert (tail.fixed_s, tail.row_s) == pytest.approx((head.fixed_s, head.row_s), rel=0.15)
+    rows_s = 0.001 * 4 * model.rows_each
+    assert model.device_s(4, 1) == pytest.approx(0.01 + rows_s + 0.003 * model.passes, rel=0.1)
+
+
+def test_without_passes_a_ring_is_as_before():
+    tracker = RoundTracker(row_bytes=8192)
+    for trip in range(20):
+        tracker.departed(0, 4, float(trip))
+        tracker.returned(0, [StageStamp(0.01, 0.0)], trip + 0.5)
+    assert (tracker.model().pass_s, tracker.model().passes) == (0.0, 0.0)

@@ -7,8 +7,12 @@ import pytest
 
 from molink.stage.drafting.copying import LEARNED_AT_ONCE, Copying
 from molink.stage.drafting.drafters import JUDGED_TRIES, Drafters
+from molink.stage.health.head_health import with_head
 from molink.stage_protocol.health import DrafterHealth, PackingHealth, StageHealth
 from molink_scheduler.drafting.asks import Draft, DraftAsk
+from molink_scheduler.drafting.proposals import GRAMMAR, TAIL
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.request import SamplingParams
 
 SAMPLING = SamplingParams(max_tokens=100, temperature=0.0)
@@ -83,7 +87,7 @@ def test_a_question_is_answered_a_depth_at_a_time():
     assert drafters.take() is None
     assert drafters.take() is None
     drafted = drafters.take()
-    assert drafted.drafts == (Draft(1, len(TEXT), (7, 8, 9)),)
+    assert drafted.drafts == (Draft(1, len(TEXT), (7, 8, 9), "scripted"),)
     assert drafted.step_s == 0.002
     assert not drafters.is_busy
     assert drafters.take() is None
@@ -92,14 +96,14 @@ def test_a_question_is_answered_a_depth_at_a_time():
 def test_no_more_is_answered_than_was_asked_for():
     drafters = Drafters.of(Scripted())
     drafters.ask((ask(1, 0, TEXT, width=2),))
-    assert answers(drafters)[0] == [Draft(1, len(TEXT), (7, 8))]
+    assert answers(drafters)[0] == [Draft(1, len(TEXT), (7, 8), "scripted")]
 
 
 def test_who_has_nothing_to_say_is_passed_over_and_learns_all_the_same():
     silent, speaking = Scripted(is_willing=False), Scripted()
     drafters = Drafters.of(silent, speaking)
     drafters.ask((ask(1, 0, TEXT),))
-    assert answers(drafters)[0] == [Draft(1, len(TEXT), (7, 8, 9))]
+    assert answers(drafters)[0] == [Draft(1, len(TEXT), (7, 8, 9), "scripted")]
     assert silent.learned == speaking.learned == {1: list(TEXT)}
 
 
@@ -113,8 +117,8 @@ def test_a_question_that_nobody_can_answer_is_answered_with_nothing():
 def test_what_is_copied_comes_before_what_a_model_guesses():
     drafters = Drafters.of(Copying(), Scripted())
     drafters.ask((ask(1, 0, (*TEXT, *TEXT[:9])), ask(2, 0, TEXT)))
-    assert drafters.take().drafts == (Draft(1, 49, TEXT[9:13]),)
-    assert answers(drafters)[0] == [Draft(2, len(TEXT), (7, 8, 9))]
+    assert drafters.take().drafts == (Draft(1, 49, TEXT[9:13], "copy"),)
+    assert answers(drafters)[0] == [Draft(2, len(TEXT), (7, 8, 9), "scripted")]
 
 
 @pytest.mark.parametrize("where", ["learn", "begin", "step"])
@@ -134,7 +138,7 @@ def test_a_drafter_that_fails_is_off_until_the_next_epoch_with_one_sentence(capl
     failing.fails_in = ""
     drafters.begin_epoch()
     drafters.ask((ask(1, 0, TEXT),))
-    assert answers(drafters)[0] == [Draft(1, len(TEXT), (7, 8, 9))]
+    assert answers(drafters)[0] == [Draft(1, len(TEXT), (7, 8, 9), "scripted")]
 
 
 def test_forgetting_ends_a_question():
@@ -142,7 +146,7 @@ def test_forgetting_ends_a_question():
     drafters.ask((ask(1, 0, TEXT), ask(2, 0, TEXT)))
     drafters.forget(1)
     drafters.forget(9)
-    assert answers(drafters)[0] == [Draft(2, len(TEXT), (7, 8, 9))]
+    assert answers(drafters)[0] == [Draft(2, len(TEXT), (7, 8, 9), "scripted")]
 
 
 def test_an_epoch_ends_all_questions():
@@ -253,3 +257,25 @@ def test_nothing_is_copied_of_a_request_that_was_not_heard_from_its_start():
     late = ask(1, 30, TEXT)
     copying.learn(late)
     assert not copying.begin(late)
+
+
+def test_figures_of_the_tail_stand_beside_and_a_wrong_load_of_its_layer_is_told_once(caplog):
+    head = HeadScheduler(HeadSettings(RingTerms(64, draft_width_max=4, drafts_at_tail=True)))
+    blank = StageHealth(0, 0, 0, 0, 0, 0, 0, NO_PACKING, NO_PACKING, 0, None, None, 0, 0, ())
+    drafters = Drafters.of(Copying())
+    tell = drafters.after(with_head)
+    tallies = head.decode.drafts.tallies
+    tallies[GRAMMAR].judged(3, 3)
+    assert tell(blank, head, 0.0).drafters == (DrafterHealth("grammar", 1, 3, 3, 3),)
+    for _ in range(JUDGED_TRIES):
+        tallies[TAIL].judged(4, 0)
+    with caplog.at_level(logging.WARNING):
+        told = [tell(blank, head, 0.0).drafters for _ in range(2)]
+    assert [one.name for one in told[0]] == ["tail", "grammar"] and told[0] == told[1]
+    assert [record.message for record in caplog.records] == [
+        "Drafts of the tail are off until the ring's next epoch: 0 of 200 were right, as if its "
+        "layer's weights were read wrongly."
+    ]
+    drafters.begin_epoch()
+    tell(blank, head, 0.0)
+    assert len(caplog.records) == 2
