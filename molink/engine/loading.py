@@ -18,8 +18,8 @@ from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe, read_declared
 from molink.checkpoint.kv_format import KvDtype
 from molink.checkpoint.layers_together import check_cuts
+from molink.checkpoint.quantized.too_large import FOR_STAGE, stage_refusal
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
-from molink.checkpoint.too_large import FOR_STAGE, stage_refusal
 from molink.engine.device.card import card_of
 from molink.engine.device.devices import (
     choose_device,

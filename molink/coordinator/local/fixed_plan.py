@@ -10,8 +10,8 @@ from pathlib import Path
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, read_declared
+from molink.checkpoint.quantized.too_large import FOR_PC, stage_refusal
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
-from molink.checkpoint.too_large import FOR_PC, stage_refusal
 from molink.config.data_dir import state_dir
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule

@@ -11,7 +11,7 @@ from molink.checkpoint.kv_format import KvDtype
 from molink.checkpoint.layer_sizes import planned_model
 from molink.checkpoint.model_shape import PLAIN_WEIGHTS
 from molink.checkpoint.quantized.declared import DeclaredQuantization
-from molink.checkpoint.too_large import with_advice
+from molink.checkpoint.quantized.too_large import with_advice
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import (
     AssignedWork,
