@@ -178,7 +178,7 @@ def _check_room(
     """Refuse a stage that cannot fit, before anything large is allocated. What was lent is counted
     on its own where it is a PC's memory: that may be taken for a moment by a stage which ends."""
     try:
-        size = stage_size_of(checkpoint, work.layers)
+        size = stage_size_of(checkpoint, work.layers, work.drafts)
     except UserError:  # Of a config in words of its own no size is known; files are read below.
         return
     if size is None:  # They are still to be fetched.

@@ -24,7 +24,7 @@ class Drafter:
         """Seconds until the answer to some questions is there, and the answer."""
         asks = tuple(asks)
         after_s = self.spec.step_s * max(ask.width for ask in asks)
-        return after_s, Drafted(tuple(self._draft(ask) for ask in asks))
+        return after_s, Drafted(tuple(self._draft(ask) for ask in asks), self.spec.step_s)
 
     def _draft(self, ask: DraftAsk) -> Draft:
         right = 0
