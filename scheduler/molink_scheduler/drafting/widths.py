@@ -28,9 +28,11 @@ from molink_scheduler.timing.round_tracker import RoundTracker
 GAIN_MIN = 1.1
 """Times its price that a row must promise: prices and chances are measured, and noisy."""
 
-LINK_FULL, LONGER_MAX, LONGER_MAX_FULL = 0.5, 1.10, 1.03
-"""Round with drafts over the one without, at most; where a link is full for more than so much of
-it, what comes unevenly waits there."""
+LINK_FULL, LONGER_MAX, LONGER_MAX_FULL = 0.5, 1.5, 1.03
+"""Round with drafts over the one without, at most: the gap after a miss. Where a row costs a
+seventh of a round, as with experts read for each row, 1.10 allowed no draft, though four made twice
+the tokens (docs/benchmarks/speculation.md). Where a link is full for more than so much of a round,
+what comes unevenly waits there."""
 
 CYCLE_S_MIN = 1e-6
 """Least cycle: a ring that has measured none of its costs would make endless tokens a second."""
