@@ -13,6 +13,7 @@ from molink_scheduler.drafting.widths import (
     LONGER_MAX,
     LONGER_MAX_FULL,
     PROBE_ROUNDS,
+    PROBE_ROUNDS_MAX,
     DraftLoad,
     DraftWidths,
     wanted_widths,
@@ -188,13 +189,25 @@ def test_widths_open_as_drafts_come_true():
     assert seen[-1] >= 5
 
 
-def test_a_drafter_that_is_always_wrong_is_asked_every_32nd_round():
+def test_a_drafter_that_is_always_wrong_is_asked_ever_more_seldom():
     widths = widths_on(home_ring(20, 8192))
     for other in range(2, 17):
         widths.width(other)
-    drafted(widths, 1, 100, right=0)
-    seen = drafted(widths, 1, 10 * PROBE_ROUNDS, right=0)
-    assert sum(seen) == 10
+    seen = drafted(widths, 1, 4000, right=0)
+    asked = [at for at, width in enumerate(seen) if width][-6:]
+    assert {later - sooner for sooner, later in pairwise(asked)} == {PROBE_ROUNDS_MAX}
+    assert sum(map(bool, seen[:500])) > 500 // PROBE_ROUNDS_MAX
+
+
+def test_one_right_draft_has_the_next_asked_soon_again():
+    widths = widths_on(home_ring(5, 8192))
+    for other in range(2, 17):
+        widths.width(other)
+    drafted(widths, 1, 2000, right=0)
+    seen = drafted(widths, 1, 2 * PROBE_ROUNDS_MAX, right=16)
+    first = next(at for at, width in enumerate(seen) if width)
+    later = next(at for at, width in enumerate(seen) if width and at > first)
+    assert later - first <= PROBE_ROUNDS
 
 
 def test_a_text_that_can_be_guessed_again_is_found_out():
