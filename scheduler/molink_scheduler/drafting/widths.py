@@ -157,6 +157,8 @@ class DraftWidths:
     """What the last round showed, how many micro-batches circled, and what prompts took."""
     _step_s: float = field(init=False, default=0.0)
     _users: dict[int, _User] = field(init=False, default_factory=dict)
+    _may_pay: bool = field(init=False, default=True)
+    """Whether a draft that is surely right is worth its price now: else none is tried either."""
     _rounds_left: int = field(init=False, default=0)
     """Rounds of users until widths are chosen anew: once a cycle."""
 
@@ -166,7 +168,7 @@ class DraftWidths:
         self._rounds_left -= 1
         if self._rounds_left < 0:
             self._choose()
-        return min(user.probing(), self.most)
+        return min(user.probing() if self._may_pay else user.width, self.most)
 
     def judged(self, request_id: int, tried: int, right: int) -> None:
         """Learn that the first `right` of a request's `tried` drafts came true."""
@@ -200,5 +202,6 @@ class DraftWidths:
         load = DraftLoad(costs, count, self._step_s, prefill_share)
         chances = {one: self.acceptance.chance(one) for one in self._users}
         wanted = wanted_widths(chances, load, self.most)
+        self._may_pay = any(wanted_widths(dict.fromkeys(chances, 1.0), load, 1).values())
         for request_id, user in self._users.items():
             user.width = min(wanted[request_id], 2 * user.width + 1)

@@ -199,8 +199,16 @@ def test_a_drafter_that_is_always_wrong_is_asked_ever_more_seldom():
     assert sum(map(bool, seen[:500])) > 500 // PROBE_ROUNDS_MAX
 
 
-def test_one_right_draft_has_the_next_asked_soon_again():
+def test_none_is_tried_where_not_even_a_right_one_would_pay():
     widths = widths_on(home_ring(5, 8192))
+    for other in range(2, 17):
+        widths.width(other)
+    drafted(widths, 1, 100, right=0)
+    assert drafted(widths, 1, 1000, right=16) == [0] * 1000
+
+
+def test_one_right_draft_has_the_next_asked_soon_again():
+    widths = widths_on(home_ring(20, 8192))
     for other in range(2, 17):
         widths.width(other)
     drafted(widths, 1, 2000, right=0)
