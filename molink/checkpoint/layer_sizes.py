@@ -9,15 +9,16 @@ No torch here: the coordinator plans, and does not load it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from molink.checkpoint.description import read_declared
+from molink.checkpoint.draft_layer import DraftLayer, draft_layer, measured
 from molink.checkpoint.held_weights import GGUF_GROUP, HeldWeight, held_weights
-from molink.checkpoint.kv_format import KvDtype
+from molink.checkpoint.kv_format import KvDtype, kv_bytes
 from molink.checkpoint.model_config import KNOWN_CONFIGS, model_shape
 from molink.checkpoint.model_shape import (
     ELEMENT_BYTES,
@@ -28,15 +29,18 @@ from molink.checkpoint.model_shape import (
 )
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.safetensors_header import read_header
-from molink.checkpoint.shard_plan import Place, homes_of_tensors
+from molink.checkpoint.shard_plan import Home, Place, homes_of_tensors
 from molink.errors import UserError
-from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.model_cost import DraftCost, ModelCost
 
 ROUTED_EXPERTS = re.compile(r"\.experts(?:\.|_)")
 """Tensors of experts of which a row passes some; of a shared expert it passes all."""
 
 PLAIN_BITS_MAX, FOUR_BITS_MAX = 2.0, 6.0
 """Mean bits of codes in layers of plain numbers, and in those of four bits with some of eight."""
+
+NEXTN_MARK = ".eh_proj."
+"""Name in a layer behind the model's own that drafts."""
 
 SAME_WORK = 0.01
 """Layers whose work differs by less are alike."""
@@ -54,11 +58,44 @@ def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
         return PlannedModel.of_shape(replace(shape, kv_dtype=kv_dtype))
     checkpoint = open_checkpoint(model)
     shape = replace(model_shape(checkpoint.directory), kv_dtype=kv_dtype)
-    weights = stored_weights(checkpoint)
+    weights, declared = stored_weights(checkpoint), read_declared(checkpoint)
     if weights is None:
         planned = PlannedModel.of_shape(shape)
-        return replace(planned, name=model, declared=read_declared(checkpoint))
-    return planned_of_weights(model, shape, weights, read_declared(checkpoint))
+        return replace(planned, name=model, declared=declared)
+    planned = planned_of_weights(model, shape, weights, declared)
+    layer = draft_layer_of(checkpoint)
+    if layer is None or layer.missing:
+        return planned
+    drafts = {size: _draft_cost(layer, shape, size) for size in ELEMENT_BYTES}
+    return replace(planned, drafts=drafts)
+
+
+def draft_layer_of(checkpoint: Checkpoint) -> DraftLayer | None:
+    """The layer of a checkpoint that drafts, with its sizes where its files are on this PC; None:
+    it has none, or its tensors are not known before they are fetched. Raises CheckpointError and
+    UnsupportedModelError for files that are not read."""
+    if checkpoint.hub_id is not None and not _is_listed(checkpoint.directory):
+        return None
+    weight_map = checkpoint.weight_map()
+    layer = draft_layer(checkpoint.config(), weight_map)
+    files = {weight_map[name] for name in layer.tensors} if layer is not None else set()
+    paths = [checkpoint.directory / name for name in sorted(files)]
+    if layer is None or not all(path.is_file() for path in paths):
+        return layer
+    tensors = (tensor for path in paths for tensor in read_header(path).tensors)
+    return measured(checkpoint.name, layer, tensors, read_declared(checkpoint))
+
+
+def _is_listed(directory: Path) -> bool:
+    """Whether names of tensors are known here without fetching a weight file."""
+    return any((directory / name).is_file() for name in (INDEX, SINGLE))
+
+
+def _draft_cost(layer: DraftLayer, shape: ModelShape, element_bytes: int) -> DraftCost:
+    token_bytes = kv_bytes(shape.kv_dtype, element_bytes, shape.kv_values, shape.kv_vectors)
+    return DraftCost(
+        layer.held_bytes(element_bytes), layer.file_bytes, token_bytes * layer.keeps_kv
+    )
 
 
 def planned_of_weights(
@@ -99,7 +136,7 @@ def stored_weights(checkpoint: Checkpoint) -> list[HeldWeight] | None:
 def _block_bits(shape: ModelShape, weights: Sequence[HeldWeight]) -> WeightBits:
     """Bits of a weight in the layers of an imported GGUF file: a file mixes types of blocks, and
     products are timed as of the type that its layers are nearest to."""
-    codes = _summed({one.name: one.code_bytes for one in weights}).layers.values()
+    codes = _summed({one.name: one.code_bytes for one in weights}, shape.layers).layers.values()
     bits = 8 * sum(codes) / (shape.layers * shape.layer_parameters)
     if bits < PLAIN_BITS_MAX:
         return PLAIN
@@ -121,8 +158,9 @@ class _Sums:
 
 
 def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight]) -> ModelCost:
-    sums = _summed({one.name: one.held_bytes(shape.dtype_bytes) for one in weights})
-    files = _summed({one.name: one.file_bytes for one in weights})
+    held = {one.name: one.held_bytes(shape.dtype_bytes) for one in weights}
+    sums = _summed(held, shape.layers)
+    files = _summed({one.name: one.file_bytes for one in weights}, shape.layers)
     if sorted(sums.layers) != list(range(shape.layers)) or min(sums.layers.values()) < 1:
         raise UserError(
             f"the weight files of {model} hold {len(sums.layers)} layers, its config.json names "
@@ -149,9 +187,18 @@ def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight
     )
 
 
-def _summed(sizes: Mapping[str, int]) -> _Sums:
+def _homes(names: Collection[str], layers: int) -> Mapping[str, Home]:
+    """Homes of tensors by the list of layers itself; where one that drafts ends it, by the model's
+    `layers`."""
+    homes = homes_of_tensors(names, layers_total=None)
+    if any(home == layers and NEXTN_MARK in name for name, home in homes.items()):
+        return homes_of_tensors(names, layers)
+    return homes
+
+
+def _summed(sizes: Mapping[str, int], layers: int) -> _Sums:
     sums = _Sums()
-    for name, home in homes_of_tensors(sizes, layers_total=None).items():
+    for name, home in _homes(sizes, layers).items():
         size = sizes[name]
         if isinstance(home, int):
             sums.layers[home] = sums.layers.get(home, 0) + size
@@ -161,7 +208,7 @@ def _summed(sizes: Mapping[str, int]) -> _Sums:
             sums.head += size
         elif home is Place.TOKEN_INPUTS:
             sums.each += size
-        elif home is not Place.BESIDE:
+        elif home not in (Place.BESIDE, Place.DRAFTS):
             sums.tail += size
             sums.has_output |= home is Place.OUTPUT
     return sums

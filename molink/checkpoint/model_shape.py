@@ -8,14 +8,14 @@ Counts are parameters or values; what is bytes says so in its name.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from molink.checkpoint.kv_format import KvDtype, kv_bytes
 from molink.checkpoint.layers_together import Runs
 from molink.checkpoint.mixers import NO_STATE, NO_WINDOWS, StateSize, Windows
 from molink.checkpoint.quantized.declared import DeclaredQuantization
-from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.model_cost import DraftCost, ModelCost
 
 ELEMENT_BYTES = (2, 4)
 """Bytes of a number as stages compute: 16 bits, and fp32 where a CPU has no arithmetic for 16."""
@@ -292,6 +292,18 @@ class PlannedModel:
     """Whether the sizes are those of weight files, not of shapes."""
     declared: DeclaredQuantization = PLAIN_WEIGHTS
     """How its checkpoint says that weights are quantized."""
+    drafts: Mapping[int, DraftCost] = field(default_factory=dict)
+    """Costs of its layer that drafts, by the bytes of a number; none: it has no such layer."""
+
+    @property
+    def drafting(self) -> "PlannedModel":
+        """The same model in rings whose tails draft with its own layer; itself where it has
+        none."""
+        costs = {
+            size: cost.with_drafts(self.drafts[size]) if size in self.drafts else cost
+            for size, cost in self.costs.items()
+        }
+        return replace(self, costs=costs)
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "PlannedModel":

@@ -101,6 +101,12 @@ BESIDE_TEXT = re.compile(
 """Pattern in names of tensors that take pictures or sound, speak, or draft, where those of the text
 model have names of their own."""
 
+DRAFTS_BESIDE = re.compile(r"(^|\.)mtp\.(?!layers\.[1-9])")
+"""Pattern in names of a drafting layer that lies beside the model, but for its further layers."""
+
+COPIES = ("embed_tokens.", "shared_head.head.")
+"""Beginnings of the names of what a drafting layer among the model's own has a copy of."""
+
 
 class Place(StrEnum):
     """Place around the layers where a tensor belongs that is of none."""
@@ -119,6 +125,8 @@ class Place(StrEnum):
     """Tensors that no rule knows: every stage gets them."""
     BESIDE = "beside"
     """A part beside the text model, for pictures, sound or drafts: no stage gets it."""
+    DRAFTS = "drafts"
+    """The layer that drafts: the tail of a ring that drafts there gets it, and the embeddings."""
 
 
 Home = int | Place
@@ -174,8 +182,11 @@ def shape_of(config: Mapping[str, Any]) -> WeightsLayout:
     return WeightsLayout(counts[0] if counts else None, tied if isinstance(tied, bool) else None)
 
 
-def plan_shards(weight_map: Mapping[str, str], shape: WeightsLayout, layers: range) -> ShardPlan:
-    """Plan what the stage of `layers` needs of `weight_map` (tensor name to file name).
+def plan_shards(
+    weight_map: Mapping[str, str], shape: WeightsLayout, layers: range, drafts: bool = False
+) -> ShardPlan:
+    """Plan what the stage of `layers` needs of `weight_map` (tensor name to file name); `drafts`:
+    its ring's tail drafts with a layer of the checkpoint.
 
     Raises UserError for layers that the model does not have.
     """
@@ -186,15 +197,25 @@ def plan_shards(weight_map: Mapping[str, str], shape: WeightsLayout, layers: ran
     if not 0 <= layers.start < layers.stop <= total or layers.step != 1:
         raise UserError(f"a stage owns some of {total} layers, got [{layers.start}, {layers.stop})")
     wanted = _homes_of_stage(set(homes.values()), layers, total, shape.tied)
+    if drafts and layers.stop == total:
+        wanted |= {Place.DRAFTS, Place.EMBEDDING}
     needed = {name: home for name, home in homes.items() if home in wanted}
     return ShardPlan(layers, _by_file(weight_map, needed), needed)
 
 
 def homes_of_tensors(names: Iterable[str], layers_total: int | None) -> dict[str, Home]:
-    """The home of every tensor; layers from `layers_total` on are extras that no stage loads."""
+    """The home of every tensor; the layer `layers_total` drafts, and further ones are extras that
+    no stage loads."""
     text_names = _text_names(names)
     root = _layer_list([name for name in text_names.values() if name is not None], layers_total)
-    return {name: _home(text_name, root) for name, text_name in text_names.items()}
+    homes = {name: _home(text_name, root) for name, text_name in text_names.items()}
+    for name, home in homes.items():
+        if home is Place.BESIDE and DRAFTS_BESIDE.search(name):
+            homes[name] = Place.DRAFTS
+        elif home == layers_total:
+            is_copy = name.split(f".{home}.", 1)[-1].startswith(COPIES)
+            homes[name] = Place.BESIDE if is_copy else Place.DRAFTS
+    return homes
 
 
 def stores_output_matrix(names: Iterable[str]) -> bool:

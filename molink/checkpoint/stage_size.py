@@ -56,30 +56,36 @@ class StageSize:
         return weights_bytes + token_bytes * kv_tokens + self.state.bytes_in(element_bytes)
 
 
-def stage_size_of(checkpoint: Checkpoint, layers: tuple[int, int]) -> StageSize | None:
+def stage_size_of(
+    checkpoint: Checkpoint, layers: tuple[int, int], drafts: bool = False
+) -> StageSize | None:
     """The size of a stage of a checkpoint, which may hold other layers, too; None while its files
-    are not here. Raises UserError as `stage_size`."""
+    are not here. `drafts`: with the checkpoint's drafting layer. Raises UserError as
+    `stage_size`."""
     if not any((checkpoint.directory / name).is_file() for name in (INDEX, SINGLE)):
         return None
     weight_map, layout = checkpoint.weight_map(), shape_of(checkpoint.config())
     if stores_output_matrix(weight_map):
         layout = replace(layout, tied=False)
-    needed = plan_shards(weight_map, layout, range(*layers)).weight_map
+    needed = plan_shards(weight_map, layout, range(*layers), drafts).weight_map
     if not all((checkpoint.directory / name).is_file() for name in needed.values()):
         return None
-    return _size(checkpoint, needed, layers)
+    return _size(checkpoint, needed, layers, drafts)
 
 
-def stage_size(directory: Path, layers: tuple[int, int]) -> StageSize:
-    """The size of the stage with layers [start, end) whose files, and no others, `directory` holds.
+def stage_size(directory: Path, layers: tuple[int, int], drafts: bool = False) -> StageSize:
+    """The size of the stage with layers [start, end) whose files, and no others, `directory` holds;
+    `drafts`: the drafting layer's as well.
 
     Raises UserError for a directory that holds no model, or one in a format that is not read.
     """
     checkpoint = open_checkpoint(str(directory))
-    return _size(checkpoint, checkpoint.weight_map(), layers)
+    return _size(checkpoint, checkpoint.weight_map(), layers, drafts)
 
 
-def _size(checkpoint: Checkpoint, needed: Mapping[str, str], layers: tuple[int, int]) -> StageSize:
+def _size(
+    checkpoint: Checkpoint, needed: Mapping[str, str], layers: tuple[int, int], drafts: bool
+) -> StageSize:
     """`needed`: file of each tensor."""
     files: dict[str, set[str]] = {}
     for tensor, file in needed.items():
@@ -94,6 +100,8 @@ def _size(checkpoint: Checkpoint, needed: Mapping[str, str], layers: tuple[int, 
     held = held_weights(checkpoint.name, tensors, read_declared(checkpoint))
     parts = [_held_part(weight.name, len(range(*layers)) / shape.layers) for weight in held]
     kv_values, kv_vectors = shape.kv_numbers(*layers)
+    if drafts:  # As much as one of the model's layers that attend.
+        kv_values, kv_vectors = kv_values + shape.kv_values, kv_vectors + shape.kv_vectors
     return StageSize(
         weights=sum(round(part * one.numbers) for part, one in zip(parts, held, strict=True)),
         code_bytes=sum(round(part * one.code_bytes) for part, one in zip(parts, held, strict=True)),

@@ -49,7 +49,10 @@ TOKENS_MAX = 131_072
 QUEUE_S_MAX = 3600.0
 """No client waits longer; the number of sequences is bounded all the same."""
 
-DRAFTERS = ("auto", NONE, "copy")
+TAIL_DRAFTERS = ("auto", "tail")
+"""Drafters by which a layer of the checkpoint drafts on the tail, if it has one."""
+
+DRAFTERS = (*TAIL_DRAFTERS, NONE, "copy")
 """Drafters that are no path of a model."""
 
 CACHE_BYTES_MAX = 65_536 * GB
@@ -260,11 +263,12 @@ class RingSettings:
         "Compute every prompt whole, also where one that begins alike was computed before.",
     )
     drafter: str = setting(
-        "--drafter auto|none|copy|PATH",
+        "--drafter auto|none|copy|tail|PATH",
         NONE,
         "Who guesses tokens that the ring then verifies several at a time, for the same answers "
-        "sooner: copy what the text holds already, or a small model of the same words beside it; "
-        "auto copies.",
+        "sooner: copy what the text holds already, a layer of the checkpoint on the tail, or a "
+        "small model of the same words beside it; auto takes the layer if there is one, and "
+        "copies.",
     )
     draft_width_max: int = setting(
         "--draft-width-max", DRAFTS_MAX, "Most tokens guessed at a time.", within=(1, DRAFTS_MAX)
@@ -272,11 +276,6 @@ class RingSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.drafter == "tail":
-            raise UserError(
-                "--drafter tail is for layers of the checkpoint that draft, which are not read "
-                "yet: take copy, or the folder of a small model."
-            )
 
     def terms(self, api: ApiSettings) -> RingTerms:
         """What all stages of a ring are told of this."""

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from molink.checkpoint.model_shape import ModelShape, PlannedModel, WeightFormat
-from molink.checkpoint.too_large import with_advice
+from molink.checkpoint.quantized.too_large import with_advice
 from molink.config.toml_tables import ABOVE_0, number, read_toml, refuse_unknown, tables
 from molink.errors import UserError
 from molink.hardware.format_times import FormatTimes

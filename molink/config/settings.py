@@ -194,7 +194,8 @@ class UpSettings:
             raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
         if self.ring.drafter not in DRAFTERS:
             raise UserError(
-                "--drafter takes auto, none or copy here: a model that drafts runs in molink serve."
+                "--drafter takes auto, none, copy or tail here: a model that drafts runs in molink "
+                "serve."
             )
 
     def api_url(self, port: int) -> str:

@@ -18,8 +18,8 @@ from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe, read_declared
 from molink.checkpoint.kv_format import KvDtype
 from molink.checkpoint.layers_together import check_cuts
+from molink.checkpoint.quantized.too_large import FOR_STAGE, stage_refusal
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
-from molink.checkpoint.too_large import FOR_STAGE, stage_refusal
 from molink.engine.device.card import card_of
 from molink.engine.device.devices import (
     choose_device,
@@ -178,7 +178,7 @@ def _check_room(
     """Refuse a stage that cannot fit, before anything large is allocated. What was lent is counted
     on its own where it is a PC's memory: that may be taken for a moment by a stage which ends."""
     try:
-        size = stage_size_of(checkpoint, work.layers)
+        size = stage_size_of(checkpoint, work.layers, work.drafts)
     except UserError:  # Of a config in words of its own no size is known; files are read below.
         return
     if size is None:  # They are still to be fetched.

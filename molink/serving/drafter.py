@@ -1,4 +1,4 @@
-"""Small model that is to draft for a served one: whether it can, and what a ring's head is told.
+"""What is to draft for a served model: whether it can, and what a ring's stages are told.
 
 It must have the words of the model: the same text for each token id, as far as both have it. What
 one of them has beyond the other's last is padding. A drafter without a tokenizer of its own is
@@ -11,8 +11,11 @@ from typing import Any
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe
-from molink.config.groups import DRAFTERS
+from molink.checkpoint.draft_layer import Packaging
+from molink.checkpoint.layer_sizes import draft_layer_of
+from molink.config.groups import DRAFTERS, TAIL_DRAFTERS
 from molink.errors import UserError
+from molink.serving.foreign_drafters import check_drafts_here
 from molink.serving.served_model import ServedModel, load_tokenizer, public_name
 from molink.stage_protocol.messages import DraftModel
 
@@ -31,8 +34,26 @@ def draft_model(drafter: str, served: ServedModel) -> DraftModel | None:
         return None
 
 
+def tail_drafts(drafter: str, model: str) -> bool:
+    """Whether the tail drafts with a layer of the checkpoint, as `--drafter` asks. A layer that
+    is half there, or that was asked for and is not there, is named in a warning: a ring serves
+    without."""
+    if drafter not in TAIL_DRAFTERS:
+        return False
+    layer = draft_layer_of(open_checkpoint(model))
+    if layer is not None and not layer.missing:
+        return layer.packaging is not Packaging.GEMMA_ASSISTANT
+    if layer is not None:
+        log.warning("The ring serves without drafts of its tail: %s.", layer.objection)
+    elif drafter == "tail":
+        log.warning("The ring serves without drafts of its tail: %s has no layer for it.", model)
+    return False
+
+
 def _checked(drafter: str, served: ServedModel) -> DraftModel:
-    description = describe(open_checkpoint(drafter))
+    checkpoint = open_checkpoint(drafter)
+    check_drafts_here(drafter, checkpoint.config())
+    description = describe(checkpoint)
     _check_words(served, description)
     return DraftModel(drafter, description.layers, public_name(drafter))
 

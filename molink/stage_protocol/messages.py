@@ -53,6 +53,16 @@ class StageWork:
     kv_dtype: KvDtype = "auto"
     kv_host_tokens: Annotated[int, Ge(0)] = 0
     """Tokens of KV beyond these that may lie in the PC's memory, at a lender."""
+    drafts: bool = False
+    """Whether it is the tail of a ring that drafts with a layer of its checkpoint, which it holds
+    beside its own."""
+
+
+WORK_FIELDS = (
+    *("layers", "device", "dtype", "threads", "kv_tokens", "kv_dtype", "kv_host_tokens"),
+    "drafts",
+)
+"""Fields of a stage's work, in the order of the command that loads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +82,7 @@ class LoadStage:
 
     model: str
     """A local directory, or a hub id."""
-    work: Annotated[
-        StageWork,
-        Inline(("layers", "device", "dtype", "threads", "kv_tokens", "kv_dtype", "kv_host_tokens")),
-    ]
+    work: Annotated[StageWork, Inline(WORK_FIELDS)]
     address: str
     """Address where its links listen, an IPv4 address or a name of the stage's own machine."""
     stages_here: int = 1

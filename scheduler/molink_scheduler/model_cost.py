@@ -3,7 +3,19 @@
 Who plans, who loads and who simulates read it alike. Pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """Cost of a layer of the checkpoint that drafts, on the tail of a ring."""
+
+    held_bytes: int
+    """Its weights, as they are loaded."""
+    file_bytes: int
+    """Its weights, as they are fetched."""
+    kv_bytes: int
+    """Keys and values of one token; 0: it reads those of other layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,9 @@ class ModelCost:
     """Keys and values of one token in each layer; empty: in all alike."""
     layer_state_bytes: tuple[int, ...] = ()
     """Bytes that each layer keeps of a request, whatever its length; empty: nothing."""
+    drafts_at_tail: bool = False
+    """Whether the last stage drafts: with a layer that is counted with its last one, and with the
+    embedding table."""
 
     def __post_init__(self) -> None:
         if not self.layer_bytes or min(*self.layer_bytes, self.row_bytes) < 1:
@@ -100,12 +115,26 @@ class ModelCost:
         """Bytes of one request's states, layer by layer."""
         return self.layer_state_bytes or (0,) * self.layers
 
+    def with_drafts(self, draft: DraftCost) -> "ModelCost":
+        """The costs of a ring whose tail drafts: one layer more to hold, which is never apart from
+        the model's last."""
+        *kept, last_kept = self.kept_of_token
+        *held, last_held = self.layer_bytes
+        *fetched, last_fetched = self.fetched_layers
+        return replace(
+            self,
+            layer_bytes=(*held, last_held + draft.held_bytes),
+            layer_file_bytes=(*fetched, last_fetched + draft.file_bytes),
+            layer_kv_bytes=(*kept, last_kept + draft.kv_bytes),
+            drafts_at_tail=True,
+        )
+
     def ends_bytes(self, is_head: bool, is_tail: bool) -> int:
         """Weights of a stage beside its layers."""
         return self._ends(self.head_bytes, self.tail_bytes, is_head, is_tail)
 
     def _ends(self, head: int, tail: int, is_head: bool, is_tail: bool) -> int:
-        embeds = is_head or self.embeds_everywhere
+        embeds = is_head or self.embeds_everywhere or (is_tail and self.drafts_at_tail)
         if embeds and is_tail and self.tied:
             return max(head, tail)
         return head * embeds + tail * is_tail

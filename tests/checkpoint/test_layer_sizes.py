@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from molink.checkpoint.layer_sizes import planned_model
+from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.layer_sizes import draft_layer_of, planned_model
+from molink.checkpoint.stage_size import stage_size_of
 from molink.errors import CheckpointError, UserError
 from molink.models import DEMO_MODEL_DIR
 
@@ -148,3 +150,57 @@ def test_a_layer_of_absurd_size_is_refused_in_a_sentence(tmp_path):
     tensors = TENSORS | {"model.layers.1.self_attn.q_proj.weight": 10**9}
     with pytest.raises(UserError, match=r"make no plan .*: fetch it again"):
         planned_model(write_model(tmp_path / "m", tensors))
+
+
+def nextn(number: int) -> dict[str, int]:
+    parts = {"enorm": 16, "hnorm": 16, "eh_proj": 256, "shared_head.norm": 16}
+    block = {"self_attn.q_proj": 100, "mlp.experts.gate_up_proj": 400}
+    named = {f"model.layers.{number}.{part}.weight": size for part, size in parts.items()}
+    blocks = {f"model.layers.{number}.{part}": size for part, size in block.items()}
+    blocks = {n if "experts" in n else f"{n}.weight": size for n, size in blocks.items()}
+    return {**named, **blocks, f"model.layers.{number}.embed_tokens.weight": 500}
+
+
+def mtp() -> dict[str, int]:
+    own = {"fc": 256, "pre_fc_norm_embedding": 16, "pre_fc_norm_hidden": 16, "norm": 16}
+    named = {f"mtp.{part}.weight": size for part, size in own.items()}
+    block = {"self_attn.q_proj.weight": 100, "mlp.experts.gate_up_proj": 400}
+    return named | {f"mtp.layers.0.{part}": size for part, size in block.items()}
+
+
+@pytest.mark.parametrize("own", [nextn(3), mtp()])
+def test_a_layer_that_drafts_is_one_layer_more_of_the_tail(own, tmp_path):
+    plain = planned_model(write_model(tmp_path / "plain", TENSORS))
+    planned = planned_model(write_model(tmp_path / "own", TENSORS | own))
+    assert planned.cost == plain.cost  # Nobody drafts there unless it is asked for.
+    assert plain.drafting.cost == plain.cost
+    size = 256 + 3 * 16 + 500
+    cost, kv_bytes = planned.drafting.cost, plain.cost.kv_bytes
+    assert cost.layer_bytes == (200, 500, 500 + size)
+    assert cost.layer_kv_bytes == (kv_bytes, kv_bytes, 2 * kv_bytes)
+    assert cost.fetched_bytes(2, 3) == 500 + size + 500 + 408  # Embeddings, too.
+    assert cost.stage_bytes(0, 2) == plain.cost.stage_bytes(0, 2)
+    assert cost.stage_bytes(0, 3) == plain.cost.stage_bytes(0, 3) + size  # Embeddings once.
+
+
+def test_a_layer_that_is_half_there_is_not_planned(tmp_path):
+    own = {name: size for name, size in mtp().items() if "fc." not in name}
+    planned = planned_model(write_model(tmp_path / "m", TENSORS | own))
+    assert planned.drafts == {}
+    layer = draft_layer_of(open_checkpoint(str(tmp_path / "m")))
+    assert layer is not None
+    assert layer.objection == "its drafting layer lacks mtp.fc.weight"
+
+
+def test_a_layer_too_many_is_told_as_before(tmp_path):
+    extra = {"model.layers.3.self_attn.q_proj.weight": 100}
+    with pytest.raises(UserError, match=r"hold 4 layers, its config\.json names 3"):
+        planned_model(write_model(tmp_path / "m", TENSORS | extra))
+
+
+def test_the_tails_size_counts_the_layer_and_its_kv(tmp_path):
+    checkpoint = open_checkpoint(write_model(tmp_path / "m", TENSORS | mtp()))
+    plain, drafting = (stage_size_of(checkpoint, (1, 3), drafts) for drafts in (False, True))
+    assert plain is not None and drafting is not None
+    more = drafting.held_bytes(2, 10) - plain.held_bytes(2, 10)
+    assert more == 256 + 3 * 16 + 500 + 500 + 10 * 2 * 1 * 4 * 2

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from molink.checkpoint.model_config import KNOWN_CONFIGS
 from molink.cli.main import cli
 from molink.errors import UserError
+from tests.checkpoint.drafting_checkpoints import with_nextn
 from tests.engine.tiny_models import save_tiny
 from tests.importing.gguf_models import save_gguf
 
@@ -222,3 +223,21 @@ def test_only_a_folder_can_be_rounded(nodes, tmp_path):
     for model in ("qwen-7b", tmp_path / "m.gguf"):
         assert "--weights rounds a folder" in refused(model, "--nodes", nodes, "--weights", "int4")
     assert "m.gguf" in refused(tmp_path / "m.gguf", "--nodes", nodes)
+
+
+def test_drafts_of_the_models_own_layer_are_told_with_what_is_assumed(nodes, tmp_path):
+    model = with_nextn(tmp_path / "model")
+    flat = " ".join(run(model, "--nodes", nodes).split())
+    assert "With drafts of the model's own layer: " in flat
+    assert "Assumed, as it was not measured: 74% of the drafts come true" in flat
+    ring = json.loads(run(model, "--nodes", nodes, "--json"))["rings"][0]
+    assert ring["drafts"]["acceptance"] == 0.74
+    assert ring["drafts"]["tokens_per_s_alone"] > 0
+    assert ring["drafts"]["tokens_a_round"] >= 1
+    plain = json.loads(run(model, "--nodes", nodes, "--drafter", "none", "--json"))["rings"][0]
+    assert plain["drafts"] is None
+    assert plain["stages"][-1]["weights_bytes"] < ring["stages"][-1]["weights_bytes"]
+
+
+def test_nothing_is_said_of_drafts_where_nothing_drafts(nodes):
+    assert "drafts" not in run("qwen-7b", "--nodes", nodes)

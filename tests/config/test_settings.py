@@ -171,7 +171,7 @@ def test_what_cannot_be_is_refused_by_name(option, values):
         up_settings(**values)
 
 
-@pytest.mark.parametrize("drafter", ["none", "auto", "copy"])
+@pytest.mark.parametrize("drafter", ["none", "auto", "copy", "tail"])
 def test_a_ring_without_a_drafter_is_told_of_no_width(drafter):
     for settings_with in (serve_settings, up_settings):
         settings = settings_with(drafter=drafter, draft_width_max=5)
@@ -186,8 +186,6 @@ def test_a_width_that_no_span_has_is_refused(width):
         serve_settings(draft_width_max=width)
 
 
-def test_drafters_that_are_none_are_refused():
-    with pytest.raises(UserError, match="--drafter tail"):
-        serve_settings(drafter="tail")
+def test_a_model_that_drafts_runs_in_serve_alone():
     with pytest.raises(UserError, match="runs in molink serve"):
         up_settings(drafter="/models/small")

@@ -1,5 +1,6 @@
 """A model drafts for another where its words are the same, and is named where they are not."""
 
+import json
 import logging
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -7,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
-from molink.serving.drafter import draft_model, first_difference
+from molink.serving.drafter import draft_model, first_difference, tail_drafts
+from molink.serving.foreign_drafters import foreign_kind
 from molink.serving.served_model import read_served_model
+from tests.checkpoint.drafting_checkpoints import with_nextn
 from tests.engine.tiny_models import save_tiny
 
 
@@ -41,7 +44,7 @@ def served():
     return read_served_model("demo", None)
 
 
-@pytest.mark.parametrize("drafter", ["none", "copy", "auto"])
+@pytest.mark.parametrize("drafter", ["none", "copy", "auto", "tail"])
 def test_what_is_no_path_names_no_model(served, drafter):
     assert draft_model(drafter, served) is None
 
@@ -98,3 +101,57 @@ def test_two_without_a_tokenizer_need_as_many_words(caplog, tmp_path):
     assert draft_model(str(tmp_path / "one"), bare).layers
     assert draft_model(str(tmp_path / "other"), bare) is None
     assert "161 words where the model has 160" in caplog.messages[0]
+
+
+EAGLE3 = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
+SPECULATORS = {"speculators_model_type": "eagle3", "architectures": ["Eagle3Speculator"]}
+NAMED = {"speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "m"}}}
+DFLASH = {"architectures": ["DFlashDraftModel"], "dflash_config": {"target_layer_ids": [1, 17, 33]}}
+
+
+@pytest.mark.parametrize("config", [EAGLE3, SPECULATORS, NAMED, DFLASH])
+def test_drafters_that_read_several_stages_are_refused_with_the_reason(
+    served, caplog, tmp_path, config
+):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert draft_model(str(tmp_path), served) is None
+    (sentence,) = caplog.messages
+    assert "three hidden" in sentence or "hidden states of three layers" in sentence
+    assert "every row on every hop" in sentence
+    assert "serves without" in sentence
+
+
+def test_kinds_of_drafters():
+    kinds = [foreign_kind(one) for one in (EAGLE3, SPECULATORS, NAMED, DFLASH)]
+    assert kinds == ["EAGLE-3", "EAGLE-3", "EAGLE-3", "DFlash"]
+    assert foreign_kind({"architectures": ["LlamaForCausalLMEagle"]}) == "EAGLE"
+    assert foreign_kind({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}) is None
+
+
+def test_an_assistant_of_gemma_does_not_draft_at_the_head(served, caplog, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4_assistant"}))
+    assert draft_model(str(tmp_path), served) is None
+    assert "keys and values of the model's last layers" in caplog.messages[0]
+
+
+def test_a_layer_of_the_checkpoint_drafts_on_the_tail(caplog, tmp_path):
+    model = with_nextn(tmp_path)
+    assert [tail_drafts(one, model) for one in ("tail", "auto", "copy", "none")] == [
+        *(True, True),
+        *(False, False),
+    ]
+    assert caplog.messages == []
+
+
+def test_a_layer_that_is_half_there_is_named_and_costs_no_ring(caplog, tmp_path):
+    model = with_nextn(tmp_path, lost=("hnorm.weight",))
+    assert not tail_drafts("auto", model)
+    (sentence,) = caplog.messages
+    assert "hnorm.weight" in sentence and "serves without" in sentence
+
+
+def test_a_checkpoint_without_one_is_named_where_it_was_asked_for(caplog):
+    assert not tail_drafts("auto", str(DEMO_MODEL_DIR))
+    assert caplog.messages == []
+    assert not tail_drafts("tail", str(DEMO_MODEL_DIR))
+    assert "no layer for it" in caplog.messages[0]

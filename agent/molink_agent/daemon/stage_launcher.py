@@ -67,6 +67,7 @@ class WeightsCache:
                     self.pc.data_dir / WEIGHTS_DIR,
                     WeightsLimits(disk_bytes_max=self._cap(), keep=self._kept(number)),
                     progress,
+                    drafts=work.drafts,
                 )
             finally:
                 stage.download = None

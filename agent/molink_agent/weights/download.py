@@ -19,7 +19,7 @@ from molink.checkpoint.shard_plan import plan_shards
 from molink.checkpoint.weights_manifest import FileEntry
 from molink.errors import WeightsError
 from molink_agent.weights.block_client import BlockClient, Retries, open_client
-from molink_agent.weights.hub import fetch_from_hub
+from molink_agent.weights.hub import StagePart, fetch_from_hub
 from molink_agent.weights.part_file import PartFile, parts_of
 from molink_agent.weights.source import (
     CoordinatorSource,
@@ -53,9 +53,10 @@ async def ensure_weights(
     directory: Path,
     limits: WeightsLimits | None = None,
     progress: Progress = lambda downloaded: None,
+    drafts: bool = False,
 ) -> Path:
     """Fetch what the stage of `layers` needs and `directory` does not hold yet; return the
-    checkpoint directory to load it from.
+    checkpoint directory to load it from. `drafts`: the checkpoint's drafting layer, too.
 
     `directory` is for weights only and may hold several models. Everything that the returned
     directory leads to has been compared with its checksum in this call. May be called again at any
@@ -66,21 +67,22 @@ async def ensure_weights(
     limits = limits or WeightsLimits()
     with locked(directory) as root:
         if isinstance(source, CoordinatorSource):
-            return await _from_coordinator(source, layers, root, limits, progress)
-        return await fetch_from_hub(source, layers, root, limits, progress)
+            return await _from_coordinator(source, (layers, drafts), root, limits, progress)
+        return await fetch_from_hub(source, (layers, drafts), root, limits, progress)
 
 
 async def _from_coordinator(
     source: CoordinatorSource,
-    layers: range,
+    part: StagePart,
     directory: Path,
     limits: WeightsLimits,
     progress: Progress,
 ) -> Path:
+    layers, _ = part
     async with open_client(source) as client:
         retries = Retries(limits)
         manifest = await retries(client.manifest)
-        plan = await in_thread(plan_shards, manifest.weight_map(), manifest.shape, layers)
+        plan = await in_thread(plan_shards, manifest.weight_map(), manifest.shape, *part)
         folder = ModelFolder.of(directory, manifest.model, manifest.revision)
         parts = await in_thread(parts_of, manifest, plan)
         files = [PartFile(folder.parts, part, manifest.block_bytes) for part in parts]

@@ -44,19 +44,22 @@ FETCHES = 2
 VERIFYING_SHARE = 0.1
 """Time to verify bytes, as a part of that to fetch them: minutes of it show as progress."""
 
+StagePart = tuple[range, bool]
+"""Layers of a stage, and whether it holds the checkpoint's drafting layer as well."""
+
 Counted = Callable[[int], None]
 """Callback with a number of bytes."""
 
 
 async def fetch_from_hub(
-    source: HubSource, layers: range, directory: Path, limits: WeightsLimits, progress: Progress
+    source: HubSource, part: StagePart, directory: Path, limits: WeightsLimits, progress: Progress
 ) -> Path:
     """Fetch the weights of a stage as `ensure_weights` does, from the hub."""
     checkpoint = await in_thread(
         open_hub_checkpoint, source.model, directory / "hub", limits.disk_bytes_max
     )
-    shape = shape_of(checkpoint.config())
-    names = await in_thread(_files_of, checkpoint, shape, layers)
+    shape, (layers, _) = shape_of(checkpoint.config()), part
+    names = await in_thread(_files_of, checkpoint, shape, part)
     sizes = {name: await in_thread(_size, checkpoint, name) for name in names}
     view = ModelFolder.of(directory, source.model, checkpoint.directory.name).view(layers)
     space = DiskSpace(directory, limits, f"{layers_text(layers)} of {source.model}")
@@ -68,7 +71,7 @@ async def fetch_from_hub(
     meter.report()
     counts = _Counts(meter, asyncio.get_running_loop())
     paths = {name: await in_thread(_fetch, checkpoint, name, counts) for name in names}
-    plan = await in_thread(_plan, paths, shape, layers)
+    plan = await in_thread(_plan, paths, shape, part)
     await in_thread(_show, view, checkpoint, plan, paths)
     progress(Downloaded(1.0, int(total)))
     return view
@@ -98,11 +101,11 @@ class _Counts:
         self.meter.report()
 
 
-def _files_of(checkpoint: Checkpoint, shape: WeightsLayout, layers: range) -> list[str]:
+def _files_of(checkpoint: Checkpoint, shape: WeightsLayout, part: StagePart) -> list[str]:
     """Weight files that hold something of these layers; a single file holds all."""
     if not (checkpoint.directory / INDEX).is_file():
         return [SINGLE]
-    return [need.name for need in plan_shards(checkpoint.weight_map(), shape, layers).files]
+    return [need.name for need in plan_shards(checkpoint.weight_map(), shape, *part).files]
 
 
 def _size(checkpoint: Checkpoint, name: str) -> tuple[int, bool]:
@@ -158,12 +161,12 @@ def bar_class(received: Counted) -> type[Any]:
     return Bar
 
 
-def _plan(paths: dict[str, Path], shape: WeightsLayout, layers: range) -> ShardPlan:
+def _plan(paths: dict[str, Path], shape: WeightsLayout, part: StagePart) -> ShardPlan:
     """Plan of the files and tensors that the layers need, by what the files really hold."""
     weight_map = {
         tensor.name: name for name, path in paths.items() for tensor in read_header(path).tensors
     }
-    return plan_shards(weight_map, shape, layers)
+    return plan_shards(weight_map, shape, *part)
 
 
 def _show(view: Path, checkpoint: Checkpoint, plan: ShardPlan, paths: dict[str, Path]) -> None:

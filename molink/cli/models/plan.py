@@ -76,6 +76,12 @@ PLAN_TIMEOUT_S = 30.0
     type=click.Choice(["int4", "int8"]),
     help="Plan a folder with plain weights as `molink import --weights` would round it.",
 )
+@shown_option(
+    "--drafter",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    help="auto: the tail holds the model's own layer that drafts, where it has one; none: not so.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @data_dir_option
 def plan(
@@ -92,6 +98,7 @@ def plan(
     kv_dtype: "KvDtype",
     kv_host_tokens: int,
     weights: "WeightBits | None",
+    drafter: str,
     as_json: bool,
     data_dir: str | None,
 ) -> None:
@@ -110,6 +117,7 @@ def plan(
         assert model is not None and nodes_path is not None, "checked above"
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
         planned = _planned(model, kv_dtype, weights)
+        planned = planned.drafting if drafter == "auto" else planned
         quality = quality_lines(
             planned.declared, is_import=weights is not None, is_kv_int8=kv_dtype == "int8"
         )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, read_declared
+from molink.checkpoint.quantized.too_large import FOR_PC, stage_refusal
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
-from molink.checkpoint.too_large import FOR_PC, stage_refusal
 from molink.config.data_dir import state_dir
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule
@@ -93,12 +93,16 @@ class RingPlan:
         )
 
 
-def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription) -> RingPlan:
-    """The ring that settings ask for. Raises UserError for options that do not fit the model."""
+def fixed_plan(
+    settings: ServeSettings, path: str, description: ModelDescription, drafts: bool = False
+) -> RingPlan:
+    """The ring that settings ask for; `drafts`: its tail drafts with a layer of the checkpoint.
+    Raises UserError for options that do not fit the model."""
     _check_upload(settings, description)
+    *works, tail = (_work(settings, path, layers) for layers in _ranges(settings, description))
     return RingPlan(
         path=path,
-        works=tuple(_work(settings, path, layers) for layers in _ranges(settings, description)),
+        works=(*works, replace(tail, drafts=drafts)),
         nodes=settings.nodes + settings.ring.standbys,
         link=settings.link,
         upload_mbps=settings.upload_mbps,
@@ -207,7 +211,7 @@ def check_memory(
     works = [work for work in (*works, *(widest,) * standbys) if work.device == "cpu"]
     checkpoint = open_checkpoint(path)
     try:
-        sizes = [stage_size_of(checkpoint, work.layers) for work in works]
+        sizes = [stage_size_of(checkpoint, work.layers, work.drafts) for work in works]
     except UserError:  # What cannot be read, the stages say; no size is known of it.
         return
     kv_tokens = max((work.kv_tokens or KV_TOKENS_MIN for work in works), default=0)

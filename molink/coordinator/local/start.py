@@ -43,7 +43,7 @@ from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.errors import UserError
 from molink.node.stage_handle import WarmStage
-from molink.serving.drafter import draft_model
+from molink.serving.drafter import draft_model, tail_drafts
 from molink.serving.model_card import ModelCard
 from molink.tasks import background_tasks
 from molink.version import version
@@ -64,7 +64,8 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     """
     model = model_of(settings.served)
     drafter = draft_model(settings.ring.drafter, model)
-    plan = replace(fixed_plan(settings, model.path, model.description), drafter=drafter)
+    drafts = tail_drafts(settings.ring.drafter, model.path)
+    plan = replace(fixed_plan(settings, model.path, model.description, drafts), drafter=drafter)
     free_bytes = psutil.virtual_memory().available
     check_memory(plan.works, model.path, free_bytes, settings.ring.standbys)
     async with AsyncExitStack() as stack:

@@ -11,7 +11,8 @@ from molink.checkpoint.kv_format import KvDtype
 from molink.checkpoint.layer_sizes import planned_model
 from molink.checkpoint.model_shape import PLAIN_WEIGHTS
 from molink.checkpoint.quantized.declared import DeclaredQuantization
-from molink.checkpoint.too_large import with_advice
+from molink.checkpoint.quantized.too_large import with_advice
+from molink.config.groups import TAIL_DRAFTERS
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import (
     AssignedWork,
@@ -88,6 +89,8 @@ class ModelPlanner:
     """Whether stages cache prefixes; `--no-prefix-cache` turns it off."""
     kv_host_tokens: int = 0
     """Tokens of KV that stages may hold in their PCs' memory, as `--kv-host-tokens` asks."""
+    drafts: bool = False
+    """Whether tails draft with a layer of the checkpoint."""
 
     @classmethod
     def of(
@@ -102,13 +105,15 @@ class ModelPlanner:
         Raises UserError when its sizes are not known."""
         stored, served = ELEMENT_BYTES.get(description.dtype, 2), settings.served
         planned = planned_model(path, served.kv_dtype)
+        drafts = bool(planned.drafts) and settings.ring.drafter in TAIL_DRAFTERS
+        planned = planned.drafting if drafts else planned
         output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
         shown = planned.shape, name or weights.model
         facts = FactsMaker(planned.costs, stored, served.dtype, output_layers, *shown)
         goal = goal_of(settings, description)
         kept = (settings.goal.split, served.kv_dtype, planned.declared, settings.ring.standbys)
         ring = settings.ring
-        return cls(facts, goal, weights, *kept, ring.prefix_cache, ring.kv_host_tokens)
+        return cls(facts, goal, weights, *kept, ring.prefix_cache, ring.kv_host_tokens, drafts)
 
     @property
     def cost(self) -> ModelCost:
@@ -214,6 +219,7 @@ class ModelPlanner:
             kv_dtype=self.kv_dtype,
             prefix_cache=self.prefix_cache,
             kv_host_tokens=self.kv_host_tokens,
+            drafts=self.drafts and stage.layers[1] == self.cost.layers,
         )
 
     def is_worth(

@@ -36,7 +36,12 @@ def _loaded(load: LoadStage, drafter: DraftModel, layers: Prepared, engine: Engi
     """The model beside the stage's layers, within what they have left of its memory."""
     tokens = min(layers.kv_blocks * BLOCK_TOKENS, KV_TOKENS_MAX)
     work = replace(
-        load.work, layers=(0, drafter.layers), kv_tokens=tokens, kv_dtype="auto", kv_host_tokens=0
+        load.work,
+        layers=(0, drafter.layers),
+        kv_tokens=tokens,
+        kv_dtype="auto",
+        kv_host_tokens=0,
+        drafts=False,
     )
     lent = load.memory_bytes if layers.loaded.device == "cpu" else None  # A card's limit stands.
     if lent is not None:

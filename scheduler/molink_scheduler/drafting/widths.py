@@ -29,16 +29,20 @@ from molink_scheduler.timing.round_tracker import RoundTracker
 GAIN_MIN = 1.1
 """Times its price that a row must promise: prices and chances are measured, and noisy."""
 
-LINK_FULL, LONGER_MAX, LONGER_MAX_FULL = 0.5, 1.10, 1.03
-"""Round with drafts over the one without, at most; where a link is full for more than so much of
-it, what comes unevenly waits there."""
+LINK_FULL, LONGER_MAX, LONGER_MAX_FULL = 0.5, 1.5, 1.03
+"""Round with drafts over the one without, at most: the gap after a miss. Where a row costs a
+seventh of a round, as with experts read for each row, 1.10 allowed no draft, though four made twice
+the tokens (docs/benchmarks/speculation.md). Where a link is full for more than so much of a round,
+what comes unevenly waits there."""
 
 CYCLE_S_MIN = 1e-6
 """Least cycle: a ring that has measured none of its costs would make endless tokens a second."""
 
-PROBE_ROUNDS = 32
+PROBE_ROUNDS, PROBE_ROUNDS_MAX = 32, 256
 """Rounds without a draft after which one is tried, or a text that can be guessed again would never
-be found out: at most 1 row in 32."""
+be found out; twice as many after each try that was wrong, up to the second figure. Who waits for a
+draft misses its micro-batch: with one in 32 rounds, 16 users lost 3 % to a drafter that is always
+wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +138,16 @@ class _User:
     kind: DraftKind
     width: int = 0
     rounds_without: int = 0
+    probe_after: int = PROBE_ROUNDS
+    """Rounds without a draft after which the next is tried."""
 
     def probing(self) -> int:
         """Drafts of this round: now and then one where none is worth its price."""
         self.rounds_without = 0 if self.width else self.rounds_without + 1
-        if self.rounds_without < PROBE_ROUNDS:
+        if self.rounds_without < self.probe_after:
             return self.width
         self.rounds_without = 0
+        self.probe_after = min(2 * self.probe_after, PROBE_ROUNDS_MAX)
         return 1
 
 
@@ -149,6 +156,8 @@ class _Served:
     """Users of one drafter."""
 
     users: dict[int, _User] = field(default_factory=dict)
+    may_pay: bool = True
+    """Whether a draft that is surely right is worth its price now: else none is tried either."""
     rounds_left: int = 0
     """Rounds of users until widths are chosen anew: once a cycle."""
 
@@ -173,11 +182,14 @@ class DraftWidths:
         served.rounds_left -= 1
         if served.rounds_left < 0:
             self._choose(kind.by, served)
-        return min(user.probing(), self.most)
+        return min(user.probing() if served.may_pay else user.width, self.most)
 
     def judged(self, request_id: int, kind: DraftKind, tried: int, right: int) -> None:
         """Learn that the first `right` of a request's `tried` drafts came true."""
         self.acceptance.judged(request_id, kind, tried, right)
+        user = self._served[kind.by].users.get(request_id) if kind.by in self._served else None
+        if right and user is not None:
+            user.probe_after = PROBE_ROUNDS
 
     def drafted(self, step_s: float) -> None:
         """One more draft of all takes the head's drafters so long."""
@@ -209,6 +221,7 @@ class DraftWidths:
         for request_id, user in served.users.items():
             chances[request_id] = self.acceptance.chance(request_id, user.kind)
         wanted = wanted_widths(chances, load, self.most)
+        served.may_pay = any(wanted_widths(dict.fromkeys(chances, 1.0), load, 1).values())
         for request_id, user in served.users.items():
             user.width = min(wanted[request_id], 2 * user.width + 1)
 

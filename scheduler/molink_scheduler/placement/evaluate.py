@@ -14,6 +14,7 @@ from typing import NamedTuple
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.kv.snapshots import snapshot_slots
 from molink_scheduler.model_cost import ModelCost
+from molink_scheduler.placement.drafted import DraftForecast, DraftingRing
 from molink_scheduler.placement.facts import STATE_SLOTS_MAX, Goal, Network, NodeFacts
 from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works, ttft_s
 from molink_scheduler.placement.problem import OrderCosts, Problem
@@ -74,6 +75,8 @@ class Forecast:
     """Seconds of each token that the links take whatever the load."""
     bottleneck: str
     stages: tuple[StageForecast, ...]
+    drafts: DraftForecast | None = None
+    """What the ring gives with drafts of its tail; None: its tail has no layer for them."""
 
 
 def forecast(
@@ -201,7 +204,25 @@ class _Ring:
                 self._bottleneck(users, users_memory, (tpot_s, count)) if users else self._slow()
             ),
             stages=self._stages(max(1, users), rooms, (tpot_s, count)),
+            drafts=self._drafts(max(1, users), count),
         )
+
+    def _drafts(self, users: int, count: int) -> DraftForecast | None:
+        """What drafts bring, each for a layer and the output matrix of the tail; None: it has no
+        layer for them."""
+        if not self.problem.model.drafts_at_tail:
+            return None
+        tail = self.problem.nodes[-1]
+        return DraftingRing(
+            costs=self.model,
+            step=StageCost(
+                tail.decode_fixed_s + tail.head_fixed_s, tail.decode_row_s + tail.head_row_s
+            ),
+            row_s=tail.decode_row_s,
+            prompt_row_s=self.prompt_row_s,
+            wire_row_s=self.wires,
+            prompt_rows_per_token=self.problem.goal.prompt_rows_per_token,
+        ).forecast(users, count)
 
     def _stages(
         self, users: int, rooms: "list[_Room]", cycle: tuple[float, int]

@@ -27,7 +27,7 @@ class Drafter:
         """Seconds until the answer to some questions is there, and the answer."""
         asks = tuple(asks)
         after_s = self.spec.step_s * max(ask.width for ask in asks)
-        return after_s, Drafted(tuple(self._draft(ask) for ask in asks))
+        return after_s, Drafted(tuple(self._draft(ask) for ask in asks), self.spec.step_s)
 
     def passes_s(self, batch: Batch) -> float:
         """Seconds by which the drafts that a batch wants make the tail's step longer."""

@@ -21,7 +21,7 @@ from tests.control.assignments import loading
 async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp_path, monkeypatch):
     calls, inside = [], []
 
-    async def ensure_weights(source, layers, directory, limits, progress):
+    async def ensure_weights(source, layers, directory, limits, progress, drafts):
         assert not inside
         inside.append(layers)
         await asyncio.sleep(0)
@@ -69,7 +69,7 @@ async def test_what_passes_a_limit_is_refused_before_anything_is_fetched(tmp_pat
 async def test_what_the_files_show_to_be_too_large_is_refused_before_it_is_loaded(
     tmp_path, monkeypatch
 ):
-    async def ensure_weights(*arguments):
+    async def ensure_weights(*arguments, drafts):
         write_stage(tmp_path, a=("F16", 200, (100,)))
         return tmp_path
 
@@ -98,7 +98,7 @@ async def test_what_was_free_before_a_download_counts_after_it_too(
     """The process that waits takes some of it, and the coordinator is told so meanwhile."""
     free = [GB]
 
-    async def ensure_weights(*arguments):
+    async def ensure_weights(*arguments, drafts):
         write_stage(tmp_path, a=("F16", 200, (100,)))
         free[0] = launcher.cache.pc.stages[0].offered_bytes = 1
         if limit is not None:
@@ -145,7 +145,7 @@ async def test_a_process_waits_where_its_owner_does_not_miss_the_memory(
 async def test_of_a_stage_that_takes_more_only_what_it_takes_is_fetched(tmp_path, monkeypatch):
     fetched = []
 
-    async def ensure_weights(source, layers, directory, limits, progress):
+    async def ensure_weights(source, layers, directory, limits, progress, drafts):
         fetched.append(layers)
         return tmp_path
 
@@ -166,7 +166,7 @@ async def test_of_a_stage_that_takes_more_only_what_it_takes_is_fetched(tmp_path
 async def test_a_stage_takes_what_is_lent_for_cached_kv_only_where_its_ring_caches(
     tmp_path, monkeypatch, is_cached
 ):
-    async def ensure_weights(*arguments):
+    async def ensure_weights(*arguments, drafts):
         return tmp_path
 
     pc = (launcher := agent_with_two_nodes(tmp_path).nodes[0].stage.launcher).cache.pc

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from molink.checkpoint.checkpoint import INDEX
 from molink.errors import UserError, WeightsError
 from molink_agent.weights import CoordinatorSource, ensure_weights
 from tests.agent.weights.stored import needed_of, tensors_in
@@ -19,6 +21,7 @@ from tests.agent.weights.weights_server import (
     QUICK,
     TOKEN,
     Fault,
+    safetensors_bytes,
     write_model,
 )
 
@@ -34,6 +37,26 @@ async def test_a_stage_gets_its_tensors_and_no_others(serve, home, layers, files
     assert tensors_in(found) == needed_of(server.model, layers, LAYERS, tied=tied)
     for name in ("config.json", "tokenizer.json"):
         assert (found / name).read_bytes() == (server.model / name).read_bytes()
+
+
+async def test_the_tail_of_a_ring_that_drafts_gets_that_layer_and_the_embeddings(
+    serve, home, tmp_path
+):
+    model = write_model(tmp_path / "drafting", files=3)
+    own = [("mtp.fc.weight", 4000), ("mtp.layers.0.mlp.weight", 5000)]
+    (model / "drafts.safetensors").write_bytes(safetensors_bytes(own, random.Random(1)))
+    index = json.loads((model / INDEX).read_text())
+    index["weight_map"] |= {name: "drafts.safetensors" for name, _ in own}
+    (model / INDEX).write_text(json.dumps(index))
+    server = await serve(model)
+    found = await ensure_weights(server.source, range(4, 6), home, QUICK, drafts=True)
+    held, stored = tensors_in(found), tensors_in(model)
+    plain = needed_of(model, range(4, 6), LAYERS, tied=False)
+    names = {"mtp.fc.weight", "mtp.layers.0.mlp.weight", "model.embed_tokens.weight"}
+    assert held == plain | {name: stored[name] for name in names}
+    for layers, drafts in ((range(4, 6), False), (range(2), True)):
+        found = await ensure_weights(server.source, layers, home, QUICK, drafts=drafts)
+        assert tensors_in(found) == needed_of(model, layers, LAYERS, tied=False)
 
 
 async def test_only_the_blocks_of_its_layers_travel(serve, home):

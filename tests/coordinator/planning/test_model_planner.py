@@ -16,7 +16,8 @@ from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.models import DEMO_MODEL_DIR
 from molink_scheduler.model_cost import ModelCost
-from molink_scheduler.placement import Goal
+from molink_scheduler.placement import Goal, StageForecast
+from tests.checkpoint.drafting_checkpoints import with_nextn
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
 
 MIB = 2**20
@@ -269,3 +270,17 @@ async def test_what_serves_is_compared_on_shared_lines_as_it_was_planned():
     (apart,) = PLANNER._as_known(plan.rings, nodes).rings
     assert apart.ttft_s < planned.ttft_s
     assert not PLANNER.is_worth(plan.rings, plan, nodes, [0])
+
+
+@pytest.mark.parametrize(("drafter", "drafts"), [("auto", True), ("tail", True), ("copy", False)])
+async def test_the_tail_alone_is_told_to_draft_and_has_room_for_it(tmp_path, drafter, drafts):
+    model = with_nextn(tmp_path / "model")
+    settings = settings_of(UpSettings, model=model, data_dir=tmp_path, drafter=drafter)
+    planner = ModelPlanner.of(model, describe(model), WORK.weights, settings)
+    assert planner.cost.drafts_at_tail == drafts
+    (planned,) = (await planner.plan(list(cluster(ANNA)))).rings
+    (stage,) = planned.stages
+    assert stage.work.drafts == drafts
+    assert (planned.forecast.drafts is not None) == drafts
+    whole = StageForecast(ANNA, "anna", (0, 1), 1, 16, 1, 1, 0.1, 0.1, 0.1)
+    assert not planner._work(whole, DEVICE).drafts

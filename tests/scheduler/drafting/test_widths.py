@@ -15,6 +15,7 @@ from molink_scheduler.drafting.widths import (
     LONGER_MAX,
     LONGER_MAX_FULL,
     PROBE_ROUNDS,
+    PROBE_ROUNDS_MAX,
     DraftLoad,
     DraftWidths,
     wanted_widths,
@@ -76,8 +77,10 @@ def test_the_widths_make_as_many_tokens_as_the_best_that_is_within_the_bounds(
     load = home_ring(mbps, row_bytes)
     chosen = wanted_widths(dict.fromkeys(range(users), 0.88), load, 16)
     least, most = min(chosen.values()), max(chosen.values())
-    assert most - least <= 1
-    within = [k for k in range(17) if round_s(load, users, k) <= 1.1 * round_s(load, users, 0)]
+    assert most - least <= 2
+    within = [
+        k for k in range(17) if round_s(load, users, k) <= LONGER_MAX * round_s(load, users, 0)
+    ]
     best = max(tokens_per_s(load, users, k) for k in within)
     assert tokens_per_s(load, users, most) >= 0.9 * best
 
@@ -86,6 +89,14 @@ def test_one_user_over_home_links_gets_four_times_the_tokens():
     load = home_ring()
     (width,) = wanted_widths({1: 0.88}, load, 16).values()
     assert tokens_per_s(load, 1, width) >= 36
+
+
+def test_rows_that_cost_a_seventh_of_a_round_are_drafted_where_they_pay():
+    """As of gpt-oss-120b on four cards that unpack their experts: 147 ms, and 21 for each row."""
+    stages = (StageCost(1.3e-3, 4.9e-3),) * 4
+    hops = (*(HopCost(0.03, 0.46e-3),) * 3, HopCost(0.03, 0.0))
+    (width,) = wanted_widths({1: 0.74}, DraftLoad(RoundModel(stages, hops), 1, 1e-3), 16).values()
+    assert width == 3
 
 
 def test_sixteen_users_of_a_wide_model_on_a_slow_link_get_few_drafts_or_none():
@@ -105,7 +116,7 @@ def test_a_step_that_none_would_pay_alone_is_paid_by_all():
     alone = widths_module._Cycle(load, 8)
     price_per_s = 1.1 * 8 / alone.cycle_s(8, 0)
     assert price_per_s * (alone.cost_s(9, 1) - alone.cost_s(8, 0)) > 0.3
-    assert set(together.values()) == {1}
+    assert min(together.values()) >= 1
 
 
 def test_what_rows_take_from_prompts_counts():
@@ -182,19 +193,39 @@ def test_widths_open_as_drafts_come_true():
     assert seen[-1] >= 5
 
 
-def test_a_drafter_that_is_always_wrong_is_asked_every_32nd_round():
+def test_a_drafter_that_is_always_wrong_is_asked_ever_more_seldom():
     widths = widths_on(home_ring(20, 8192))
     for other in range(2, 17):
         widths.width(other, MODEL)
+    seen = drafted(widths, 1, 4000, right=0)
+    asked = [at for at, width in enumerate(seen) if width][-6:]
+    assert {later - sooner for sooner, later in pairwise(asked)} == {PROBE_ROUNDS_MAX}
+    assert sum(map(bool, seen[:500])) > 500 // PROBE_ROUNDS_MAX
+
+
+def test_none_is_tried_where_not_even_a_right_one_would_pay():
+    widths = widths_on(home_ring(5, 8192))
+    for other in range(2, 17):
+        widths.width(other, MODEL)
     drafted(widths, 1, 100, right=0)
-    seen = drafted(widths, 1, 10 * PROBE_ROUNDS, right=0)
-    assert sum(seen) == 10
+    assert drafted(widths, 1, 1000, right=16) == [0] * 1000
+
+
+def test_one_right_draft_has_the_next_asked_soon_again():
+    widths = widths_on(home_ring(20, 8192))
+    for other in range(2, 17):
+        widths.width(other, MODEL)
+    drafted(widths, 1, 2000, right=0)
+    seen = drafted(widths, 1, 2 * PROBE_ROUNDS_MAX, right=16)
+    first = next(at for at, width in enumerate(seen) if width)
+    later = next(at for at, width in enumerate(seen) if width and at > first)
+    assert later - first <= PROBE_ROUNDS
 
 
 def test_a_text_that_can_be_guessed_again_is_found_out():
     widths = widths_on(home_ring(20, 1536))
     drafted(widths, 1, 200, right=0)
-    assert max(drafted(widths, 1, 1000, right=16)[-10:]) == 3
+    assert max(drafted(widths, 1, 1000, right=16)[-10:]) >= 3
 
 
 def test_nothing_is_drafted_before_a_round_was_measured():
