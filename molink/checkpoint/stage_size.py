@@ -100,7 +100,7 @@ def _size(
     held = held_weights(checkpoint.name, tensors, read_declared(checkpoint))
     parts = [_held_part(weight.name, len(range(*layers)) / shape.layers) for weight in held]
     kv_values, kv_vectors = shape.kv_numbers(*layers)
-    if drafts:  # As much as one of the model's layers that attend.
+    if drafts and layers[1] == shape.layers:  # As much as one of the model's layers that attend.
         kv_values, kv_vectors = kv_values + shape.kv_values, kv_vectors + shape.kv_vectors
     return StageSize(
         weights=sum(round(part * one.numbers) for part, one in zip(parts, held, strict=True)),

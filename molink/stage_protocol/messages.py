@@ -54,8 +54,8 @@ class StageWork:
     kv_host_tokens: Annotated[int, Ge(0)] = 0
     """Tokens of KV beyond these that may lie in the PC's memory, at a lender."""
     drafts: bool = False
-    """Whether it is the tail of a ring that drafts with a layer of its checkpoint, which it holds
-    beside its own."""
+    """Whether its ring's tail drafts with a layer of the checkpoint, which that holds beside its
+    own: token ids go round with rows."""
 
 
 WORK_FIELDS = (

@@ -99,10 +99,10 @@ def fixed_plan(
     """The ring that settings ask for; `drafts`: its tail drafts with a layer of the checkpoint.
     Raises UserError for options that do not fit the model."""
     _check_upload(settings, description)
-    *works, tail = (_work(settings, path, layers) for layers in _ranges(settings, description))
+    works = (_work(settings, path, layers) for layers in _ranges(settings, description))
     return RingPlan(
         path=path,
-        works=(*works, replace(tail, drafts=drafts)),
+        works=tuple(replace(work, drafts=drafts) for work in works),
         nodes=settings.nodes + settings.ring.standbys,
         link=settings.link,
         upload_mbps=settings.upload_mbps,

@@ -219,7 +219,7 @@ class ModelPlanner:
             kv_dtype=self.kv_dtype,
             prefix_cache=self.prefix_cache,
             kv_host_tokens=self.kv_host_tokens,
-            drafts=self.drafts and stage.layers[1] == self.cost.layers,
+            drafts=self.drafts,
         )
 
     def is_worth(

@@ -273,7 +273,7 @@ async def test_what_serves_is_compared_on_shared_lines_as_it_was_planned():
 
 
 @pytest.mark.parametrize(("drafter", "drafts"), [("auto", True), ("tail", True), ("copy", False)])
-async def test_the_tail_alone_is_told_to_draft_and_has_room_for_it(tmp_path, drafter, drafts):
+async def test_all_stages_are_told_of_drafts_at_the_tail_which_has_room(tmp_path, drafter, drafts):
     model = with_nextn(tmp_path / "model")
     settings = settings_of(UpSettings, model=model, data_dir=tmp_path, drafter=drafter)
     planner = ModelPlanner.of(model, describe(model), WORK.weights, settings)
@@ -283,4 +283,4 @@ async def test_the_tail_alone_is_told_to_draft_and_has_room_for_it(tmp_path, dra
     assert stage.work.drafts == drafts
     assert (planned.forecast.drafts is not None) == drafts
     whole = StageForecast(ANNA, "anna", (0, 1), 1, 16, 1, 1, 0.1, 0.1, 0.1)
-    assert not planner._work(whole, DEVICE).drafts
+    assert planner._work(whole, DEVICE).drafts == drafts  # Its ids go on with its rows.
