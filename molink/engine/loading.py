@@ -27,6 +27,8 @@ from molink.engine.device.devices import (
     free_memory_bytes,
     return_freed_memory,
 )
+from molink.engine.drafting.packaging import load_tail_layer
+from molink.engine.drafting.tail_layer import TailLayer
 from molink.engine.layers.attention_choice import AttentionChoice
 from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink.engine.model.weights import Progress, StagePart, load_model, load_model_config
@@ -74,7 +76,7 @@ def load_stage(
     """
     checkpoint = open_checkpoint(model)
     description = describe(checkpoint)
-    part = StagePart(range(*work.layers), description.layers)
+    part = StagePart(range(*work.layers), description.layers, work.drafts)
     check_cuts(description.name, description.layers, description.together, [work.layers])
     device = choose_device(work.device)
     dtype = choose_dtype(work.dtype, device, description.dtype)
@@ -123,6 +125,7 @@ class _Source:
         read = _part_of(progress, 0.0, OPENED)
         weights = load_model(self.checkpoint, self.config, self.part, dtype, read)
         read_onto(weights, device, _part_of(progress, OPENED, READ))
+        drafter = self._drafter(weights, dtype)
         attention = AttentionChoice.on(device)
         if self.trouble is not None:
             attention.leave_unfused(self.trouble)
@@ -135,11 +138,22 @@ class _Source:
             grammars,
             attention,
             card=card_of(device),
-            recorder=recorder_on(device),
+            recorder=None if drafter else recorder_on(device),
+            drafter=drafter,
         )
-        del weights
+        del weights, drafter
         stage.prepare(self.work.kv_tokens, _part_of(progress, READ, 1.0), *room)
         return stage
+
+    def _drafter(self, weights: Any, dtype: torch.dtype) -> TailLayer | None:
+        """The layer that drafts on the tail; None where none does, or the checkpoint has none that
+        can."""
+        if not (self.part.is_tail and self.part.drafts):
+            return None
+        found = load_tail_layer(self.checkpoint, self.config, weights, dtype)
+        if found is not None:
+            read_onto(found.model, self.device)
+        return found
 
 
 def _load_in_range(

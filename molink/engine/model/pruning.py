@@ -71,16 +71,18 @@ class Zero(nn.Module):
         return torch.zeros((), device=first.device)
 
 
-def stage_class(model_class: Any, layers: range, *, is_head: bool, is_tail: bool) -> Any:
+def stage_class(
+    model_class: Any, layers: range, *, is_head: bool, is_tail: bool, embeds: bool = False
+) -> Any:
     """A subclass of `model_class` that owns `layers`, and the embeddings or the head where it
-    should.
+    should; `embeds`: it has the embeddings whether it is the head or not.
 
     Name and module stay those of the library: its weight conversions are looked up by them.
     """
 
     def __init__(self: Any, config: Any) -> None:
         model_class.__init__(self, config)
-        _prune(self, layers, is_head=is_head, is_tail=is_tail)
+        _prune(self, layers, is_head=is_head, is_tail=is_tail, embeds=embeds)
 
     names = {"__init__": __init__, "__module__": model_class.__module__, "__doc__": None}
     return type(model_class.__name__, (model_class,), names)
@@ -147,14 +149,14 @@ def _outputs(layers: Sequence[nn.Module], trial: Callable[[], object]) -> list[A
     return outputs
 
 
-def _prune(model: Any, layers: range, *, is_head: bool, is_tail: bool) -> None:
+def _prune(model: Any, layers: range, *, is_head: bool, is_tail: bool, embeds: bool) -> None:
     layers_name, module_list = decoder_layers(model)
     if is_head and is_tail:
         return  # Nothing is another stage's, whatever its names.
     for index in range(len(module_list)):
         if index not in layers:
             module_list[index] = Skip(module_list[index])
-    _prune_around(model, layers_name, is_head=is_head, is_tail=is_tail)
+    _prune_around(model, layers_name, is_head=is_head, is_tail=is_tail, embeds=embeds)
     if not is_head:
         _unscale_input(model.get_decoder())
         take_finished_inputs(model.get_decoder())
@@ -179,10 +181,13 @@ def _init_owned(init_weights: Callable[[nn.Module], None], module: nn.Module) ->
         module._modules.update(whole)
 
 
-def _prune_around(model: Any, layers_name: str, *, is_head: bool, is_tail: bool) -> None:
+def _prune_around(
+    model: Any, layers_name: str, *, is_head: bool, is_tail: bool, embeds: bool
+) -> None:
     """Replace what surrounds the layers and belongs to the head or the tail only."""
     decoder, embeddings = model.get_decoder(), model.get_input_embeddings()
-    keeps_embeddings = is_head or takes_token_ids(model) or (is_tail and _is_tied(model))
+    is_looked_up = is_head or embeds or takes_token_ids(model)
+    keeps_embeddings = is_looked_up or (is_tail and _is_tied(model))
     for name, module in list(decoder.named_children()):
         replacement: nn.Module | None = None
         if name == layers_name or name in TOKEN_INPUTS:

@@ -4,6 +4,7 @@ Checkpoints of one architecture come with older and newer names, and some layers
 tensors as one (experts, for example). The library knows how; this asks it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -15,8 +16,9 @@ from molink.checkpoint.shard_plan import TEXT_NAMES
 class TensorNames:
     """Names of stored tensors and what the library makes of them for one model."""
 
-    def __init__(self, skeleton: Any) -> None:
-        transforms = get_model_conversion_mapping(skeleton, dict(TEXT_NAMES), None)
+    def __init__(self, skeleton: Any, beginnings: Mapping[str, str] = TEXT_NAMES) -> None:
+        """`beginnings` of stored names, as patterns, and what the model has in their place."""
+        transforms = get_model_conversion_mapping(skeleton, dict(beginnings), None)
         self._renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
         self._converters = [one for one in transforms if isinstance(one, WeightConverter)]
         self._prefix = skeleton.base_model_prefix

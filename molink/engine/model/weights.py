@@ -58,6 +58,8 @@ class StagePart:
 
     layers: range
     layers_total: int
+    drafts: bool = False
+    """Whether the ring's tail drafts with a layer of the checkpoint: ids go round with rows."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.layers.start < self.layers.stop <= self.layers_total:
@@ -116,7 +118,8 @@ def no_model(checkpoint: Checkpoint, error: Exception) -> CheckpointError:
 def build_stage_class(config: Any, part: StagePart) -> Any:
     """The pruned model class of one stage."""
     model_class = causal_class(config)
-    return stage_class(model_class, part.layers, is_head=part.is_head, is_tail=part.is_tail)
+    around = {"is_head": part.is_head, "is_tail": part.is_tail}
+    return stage_class(model_class, part.layers, **around, embeds=part.is_tail and part.drafts)
 
 
 def load_model(
@@ -129,23 +132,36 @@ def load_model(
     """The stage's model with its weights, on the CPU. Raises CheckpointError for anything missing
     or broken.
     """
-    declared = read_declared(checkpoint)
     weight_map = checkpoint.weight_map()
     if stores_output_matrix(weight_map):
         config.tie_word_embeddings = False  # Whatever it says: Qwen3-VL-MoE's is wrong.
     pruned_class = build_stage_class(config, part)
     weight_map = needed_tensors(pruned_class, config, weight_map)
+    return load_tensors(checkpoint, pruned_class, config, part, weight_map, dtype, progress)
+
+
+def load_tensors(
+    checkpoint: Checkpoint,
+    pruned_class: Any,
+    config: Any,
+    part: StagePart,
+    weight_map: dict[str, str],
+    dtype: torch.dtype,
+    progress: Progress = lambda fraction: None,
+    beginnings: Mapping[str, str] = TEXT_NAMES,
+) -> nn.Module:
+    """A model of the pruned class with the tensors of `weight_map`, on the CPU; `beginnings` of
+    their names are told as `TensorNames` takes them. Raises CheckpointError as `load_model`."""
     paths = _fetched(checkpoint, weight_map, progress)
-    quantized = stage_weights(
-        checkpoint.name, declared, _skeleton(pruned_class, config), weight_map, paths
-    )
+    skeleton, declared = _skeleton(pruned_class, config), read_declared(checkpoint)
+    quantized = stage_weights(checkpoint.name, declared, skeleton, weight_map, paths, beginnings)
     converted = CONVERTED if quantized.places else 1.0
     plain = {name: file for name, file in weight_map.items() if name not in quantized.files.files}
     table = StoredTable.find(plain, paths, part.layers, part.layers_total)
     targets = quantized.targets
     if table is not None:
         del plain[table.tensor.name]
-        targets.append(table.target(_skeleton(pruned_class, config)))
+        targets.append(table.target(skeleton))
     model: nn.Module = _plain_model(
         with_shells(pruned_class, targets),
         config,
@@ -154,6 +170,7 @@ def load_model(
         dtype,
         checkpoint.name,
         lambda done: progress(FETCHED + (converted - FETCHED) * done),
+        beginnings,
     )
     fill(model, quantized, dtype, lambda done: progress(converted + (1 - converted) * done))
     if table is not None:
@@ -188,12 +205,13 @@ def _plain_model(
     dtype: torch.dtype,
     name: str,
     progress: Progress,
+    beginnings: Mapping[str, str],
 ) -> Any:
     """The model with all weights that the library loads."""
     with tempfile.TemporaryDirectory(prefix="molink-stage-") as directory:
         _write_stage_directory(Path(directory), config, weight_map, paths)
         with _counted_tensors(progress):
-            return _from_pretrained(pruned_class, directory, config, dtype, name)
+            return _from_pretrained(pruned_class, directory, config, dtype, name, beginnings)
 
 
 def needed_tensors(pruned_class: Any, config: Any, weight_map: dict[str, str]) -> dict[str, str]:
@@ -257,7 +275,12 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _from_pretrained(
-    pruned_class: Any, directory: str, config: Any, dtype: torch.dtype, name: str
+    pruned_class: Any,
+    directory: str,
+    config: Any,
+    dtype: torch.dtype,
+    name: str,
+    beginnings: Mapping[str, str],
 ) -> nn.Module:
     pruned_class._keys_to_ignore_on_load_unexpected = [r".*"]
     try:
@@ -265,7 +288,7 @@ def _from_pretrained(
             directory,
             config=config,
             dtype=dtype,
-            key_mapping=dict(TEXT_NAMES),
+            key_mapping=dict(beginnings),
             output_loading_info=True,
             use_safetensors=True,
         )

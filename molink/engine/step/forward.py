@@ -11,6 +11,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from molink.checkpoint.description import ModelDescription
+from molink.engine.device.transfers import Transfers
 from molink.engine.kernels.cpu.norms import rows_alone
 from molink.engine.layers.attention_function import AttentionStep, active_step
 from molink.engine.layers.finding_mixers import TRIAL_TOKENS
@@ -70,15 +71,28 @@ class Forward:
         return rows_TX
 
     def ids(self, batch: Batch, token_ids: Sequence[int] | None) -> Sequence[int]:
-        """Token ids of a batch where the stage reads them. Raises StageError where they cannot be
-        the batch's."""
-        if not self.part.is_head and not self.takes_token_ids:
+        """Token ids of a batch where the stage or its drafts read them. Raises StageError where
+        they cannot be the batch's."""
+        drafts = self.part.is_tail and self.part.drafts
+        if not (self.part.is_head or self.takes_token_ids or drafts):
             return ()
         if token_ids is None or len(token_ids) != batch.tokens:
             raise StageError(f"batch {batch.batch_id}: {batch.tokens} token ids are needed")
         if min(token_ids) < 0 or max(token_ids) >= self.description.vocabulary_size:
             raise StageError(f"batch {batch.batch_id}: a token id is not in the vocabulary")
         return token_ids
+
+    def rows_in(
+        self, batch: Batch, hidden_TD: torch.Tensor | None, transfers: Transfers
+    ) -> torch.Tensor | None:
+        """Rows on the device, where the stage reads them. Raises StageError where they cannot be
+        the batch's."""
+        if self.part.is_head:
+            return None
+        width = self.description.hidden_size
+        if hidden_TD is None or hidden_TD.shape != (batch.tokens, width):
+            raise StageError(f"batch {batch.batch_id}: {batch.tokens} hidden rows are needed")
+        return transfers.rows_in(hidden_TD, self.dtype)
 
     def try_with(self, cache: Cache | None, latents: dict[int, LatentExpansion]) -> None:
         """Run the decoder once, with a cache or without, over a few rows of one request, whatever

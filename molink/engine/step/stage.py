@@ -27,6 +27,7 @@ from molink.engine.device.card import Card
 from molink.engine.device.devices import pool_budget_bytes, propose_kv_tokens, propose_state_slots
 from molink.engine.device.fallbacks import Fallbacks
 from molink.engine.device.transfers import Transfers, transfers_on
+from molink.engine.drafting.tail_layer import TailLayer
 from molink.engine.layers.attention_choice import AttentionChoice
 from molink.engine.layers.attention_function import AttentionStep
 from molink.engine.layers.finding_mixers import TRIAL_TOKENS, stage_mixers
@@ -103,6 +104,8 @@ class StageExecutor:
     moving: MovingBlocks = field(default_factory=MovingBlocks)
     lending: Lending | None = None
     """Its blocks that lie at a lender; None: it has none."""
+    drafter: TailLayer | None = None
+    """The checkpoint's own layer that drafts on the tail; None: none does."""
     _tile_sizes: tuple[TileRows, ...] = ()
     """Tile sizes that layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None
@@ -131,8 +134,8 @@ class StageExecutor:
 
     @property
     def takes_token_ids(self) -> bool:
-        """Whether its layers read something of the token itself, so that ids go round with rows."""
-        return self._forward.takes_token_ids
+        """Whether layers or the tail's drafts read the token itself, so that ids go round."""
+        return self._forward.takes_token_ids or self.part.drafts
 
     @property
     def hidden_size(self) -> int:
@@ -142,7 +145,8 @@ class StageExecutor:
     @property
     def weights_bytes(self) -> int:
         """Bytes of all weights that the stage holds."""
-        return held_bytes(self.model)
+        beside = [] if self.drafter is None else [self.drafter.model]
+        return sum(map(held_bytes, [self.model, *beside]))
 
     @property
     def kv_token_bytes(self) -> int:
@@ -182,10 +186,8 @@ class StageExecutor:
         # Layers kept whole keys until here, and nobody has called a mixer yet.
         self._pool, self.windows = KvPool(BLOCK_TOKENS, kv_dtype), WindowPool()
         self._forward.forget_calls()
-        if self.attention.fused is not None:
-            rewrite_for_card(
-                self.model, lambda: run_span(self, 0, TRIAL_TOKENS), self.attention.fused
-            )
+        if (fused := self.attention.fused) is not None:
+            rewrite_for_card(self.model, lambda: run_span(self, 0, TRIAL_TOKENS), fused)
         elif self.device.type == "cpu":
             embeds = self.is_head or self.takes_token_ids
             self._swaps = rewrite(
@@ -198,6 +200,8 @@ class StageExecutor:
         else:
             use_cuda_kernels(self.model)
         hoist(self._mixers, self._warm_up)
+        if self.drafter is not None:
+            self.drafter.prepare(self.device)
         self._warm_up()
         self.windows = self.windows.taking(self._pool, self.description.model_len_max)
         if self.card is not None:
@@ -273,6 +277,8 @@ class StageExecutor:
         self.windows.release(release.request_id)
         self._expected.pop(release.request_id, None)
         self._histories.pop(release.request_id, None)
+        if self.drafter is not None:
+            self.drafter.forget(release.request_id)
 
     def step(
         self,
@@ -325,7 +331,8 @@ class StageExecutor:
         if self.is_tail:
             words = self.description.vocabulary_size
             wanted = TailRows.of(batch, self._histories, words, self.device)
-        ids, rows_TD = self._forward.ids(batch, token_ids), self._rows_in(batch, hidden_TD)
+        ids = self._forward.ids(batch, token_ids)
+        rows_TD = self._forward.rows_in(batch, hidden_TD, self._transfers)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
         graphs = None if self.moving.of(batch) or has_lent(self.lending, batch) else self._graphs
         computed = None if graphs is None else graphs.rows(*given)
@@ -336,10 +343,14 @@ class StageExecutor:
         out_TX, sent = computed
         if not self.is_tail:
             return StepOutput(self._transfers.rows_out(out_TX))
-        if not wanted.rows:
-            return StepOutput(None)
-        output = StepOutput(None, *wanted.results(out_TX, sent, self._transfers.read))
-        return replace(output, forced=forced_drafts(batch, self._histories))
+        output = StepOutput(None)
+        if wanted.rows:
+            results = wanted.results(out_TX, sent, self._transfers.read)
+            output = StepOutput(None, *results, forced=forced_drafts(batch, self._histories))
+        if self.drafter is not None:
+            drafts = self.drafter.drafts(self, batch, ids, output.drawn, self._histories)
+            output = replace(output, drafts=drafts)
+        return output
 
     def launched_rows(
         self,
@@ -381,14 +392,6 @@ class StageExecutor:
         step = AttentionStep(plan, self._pool, interrupt, called, self._latents, self.attention)
         step.windows = self.windows
         return step
-
-    def _rows_in(self, batch: Batch, hidden_TD: torch.Tensor | None) -> torch.Tensor | None:
-        """Rows on the device, where the stage reads them."""
-        if self.is_head:
-            return None
-        if hidden_TD is None or hidden_TD.shape != (batch.tokens, self.hidden_size):
-            raise StageError(f"batch {batch.batch_id}: {batch.tokens} hidden rows are needed")
-        return self._transfers.rows_in(hidden_TD, self.dtype)
 
     def _try_with(self, cache: Cache | None = None) -> None:
         self._forward.try_with(cache, self._latents)

@@ -21,6 +21,7 @@ from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.quantized.recognised import part_names, quantized_weights
 from molink.checkpoint.quantized.stored_weight import StoredWeight, WeightFormat
 from molink.checkpoint.safetensors_header import check_whole, read_header
+from molink.checkpoint.shard_plan import TEXT_NAMES
 from molink.engine.kernels.packed_weights import QuantizedWeight, joined
 from molink.engine.layers.experts import ExpertStack, is_experts
 from molink.engine.layers.quantized_linear import QuantizedLinear
@@ -94,6 +95,7 @@ def stage_weights(
     skeleton: nn.Module,
     weight_map: Mapping[str, str],
     paths: Mapping[str, Path],
+    beginnings: Mapping[str, str] = TEXT_NAMES,
 ) -> StageWeights:
     """Find the quantized weights among the tensors that a stage needs (`weight_map`, to the names
     of files, whose paths are given).
@@ -108,7 +110,7 @@ def stage_weights(
         tensors += [one for one in table.tensors if one.name in weight_map]
     weights = quantized_weights(model, tensors, declared)
     parts = {name: paths[weight_map[name]] for name in part_names(weights)}
-    names = TensorNames(skeleton)
+    names = TensorNames(skeleton, beginnings)
     owned = [weight for name, weight in weights.items() if names.renamed(name) in names]
     places = tuple(_place(weight, names, model) for weight in owned)
     return StageWeights(places, TensorFiles(parts))

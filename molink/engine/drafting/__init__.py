@@ -1,0 +1,1 @@
+"""Drafts of a checkpoint's own layer at the tail: how it is packaged, and how it guesses."""
