@@ -67,14 +67,14 @@ class TailStage(Protocol):
         """The tensors behind its KV blocks."""
 
 
-class Pending(NamedTuple):
+class PendingRow(NamedTuple):
     """Row of a request whose next token is not known yet."""
 
     position: int
     hidden_1D: torch.Tensor
 
 
-class Run(NamedTuple):
+class KnownRows(NamedTuple):
     """Neighbouring rows of a request whose next tokens are known."""
 
     request_id: int
@@ -125,7 +125,7 @@ class TailLayer:
     _latents: dict[int, LatentExpansion] = field(init=False, default_factory=dict)
     _seen_TD: torch.Tensor | None = field(init=False, default=None)
     """Hidden states of the step under way."""
-    _pending: dict[int, Pending] = field(init=False, default_factory=dict)
+    _pending: dict[int, PendingRow] = field(init=False, default_factory=dict)
 
     def prepare(self, device: torch.device) -> None:
         """Compute as the layers of a stage do on this device, and see from now on what the model's
@@ -176,7 +176,7 @@ class TailLayer:
         token_ids: Sequence[int],
         own: Mapping[int, Sequence[DrawnToken]],
         seen_TD: torch.Tensor,
-    ) -> Iterator[Run]:
+    ) -> Iterator[KnownRows]:
         """Rows whose next tokens are known now; the last one of a span that has none is kept."""
         row = 0
         for span in batch.spans:
@@ -192,17 +192,17 @@ class TailLayer:
                 position, next_ids = position - 1, [ids[0], *next_ids]
                 hidden.insert(0, pending.hidden_1D)
             if not tokens:
-                last = Pending(span.start + counts - 1, hidden_TD[counts - 1 :].clone())
+                last = PendingRow(span.start + counts - 1, hidden_TD[counts - 1 :].clone())
                 self._pending[span.request_id] = last
             is_open = bool(tokens) and tokens[-1].grammar is GrammarState.OPEN
             if next_ids:
-                yield Run(span.request_id, position, hidden, next_ids, span.wants * is_open)
+                yield KnownRows(span.request_id, position, hidden, next_ids, span.wants * is_open)
 
     def _guessed(
         self,
         stage: TailStage,
         batch: Batch,
-        runs: Sequence[Run],
+        runs: Sequence[KnownRows],
         histories: Mapping[int, SequenceHistory],
     ) -> Drafts:
         """Drafts of the runs that want some, once the layer has computed all of them."""
