@@ -68,7 +68,8 @@ class EndRules:
             replace(empty, scores=tuple(scores[start : start + SAMPLES_MAX]))
             for start in range(0, len(scores), SAMPLES_MAX)
         ]
-        copies += [_copy(batch, some, waits) for some in _in_messages(samples)]
+        told = _without_redone(batch, samples)
+        copies += [_copy(batch, some, waits) for some in _in_messages(told)]
         return returned, copies
 
     def _judged(self, drawn: Iterable[DrawnToken]) -> Iterator[TokenSample]:
@@ -150,6 +151,18 @@ def _of_those_that_go_on(
     ends = {sample.request_id: sample.finish for sample in samples}
     go_on = (one for one in drafts.items() if ends.get(one[0]) is FinishReason.NONE)
     return tuple(go_on)
+
+
+def _without_redone(batch: Batch, samples: Iterable[TokenSample]) -> list[TokenSample]:
+    """Tokens that the coordinator is told. Where rows of a span with drafts went beyond their
+    format it may have been a draft's: the head has such a request computed anew, without drafts,
+    and if its own rows do the same, it ends then."""
+    drafted = {span.request_id for span in batch.spans if span.drafts}
+    return [
+        one
+        for one in samples
+        if one.finish is not FinishReason.OVERFLOWN or one.request_id not in drafted
+    ]
 
 
 def _in_messages(samples: Iterable[TokenSample]) -> list[list[TokenSample]]:

@@ -75,6 +75,18 @@ def test_what_the_cache_saves_fits_the_smallest_terminal():
     assert _title(body, 80) == f"{begin}  cached 62 %"
 
 
+def test_the_drafter_that_guesses_most_stands_in_the_title():
+    body = cluster()
+    copying, small = (
+        {"name": name, "rounds": rounds, "acceptance": 0.5, "width": 4, "tokens_per_round": tokens}
+        for name, rounds, tokens in (("copy", 4, 5.0), ("small", 90, 2.64))
+    )
+    assert "a round" not in _title(body, 120)
+    for drafters in ([copying, small], [small, copying]):
+        body["rings"][0]["drafters"] = drafters
+        assert "1 waiting  small 2.6 tokens a round  wire" in _title(body, 120)
+
+
 def _title(body, width):
     return texts("ring", history_of(look(0, body)), size=(width, 15))[0]
 

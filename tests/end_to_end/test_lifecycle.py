@@ -236,6 +236,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(tools, tiny_llama, tmp_path):
         (("--dtype", "float8"), "--dtype"),
         (("--device", "cuda:7", "--nodes", "1"), "device"),
         (("--no-such-option",), "--no-such-option"),
+        *((("--draft-width-max", one), "--draft-width-max") for one in ("-1", "1000", "many")),
     ]
     cases = [(("serve", str(tiny_llama), *options), says) for options, says in wrong_options]
     cases += [(("serve", str(tmp_path / one)), one) for one in ("no-such-model", "empty")]

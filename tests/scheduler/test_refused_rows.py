@@ -18,6 +18,7 @@ from molink_scheduler.events import (
     SendRows,
     SendTokens,
 )
+from molink_scheduler.head.objections import tokens_by_request
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.kv.changes import KeepBlocks
@@ -26,6 +27,7 @@ from molink_scheduler.stage.queue import cut_rows, join_batches
 from molink_scheduler.timing.round_tracker import StageStamp
 from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.fake_ring import FakeRing
+from tests.scheduler.seeded_drafter import SeededDrafter
 
 GRAMMAR = "start: /a*/"
 
@@ -36,6 +38,10 @@ class DamagedRing(FakeRing):
     late."""
 
     spoilt: dict[int, tuple[int, int]] = field(default_factory=dict)
+    misled: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The same of requests of which only wrong drafts overflow there."""
+    redone: set[int] = field(default_factory=set)
+    """Those that were begun anew without drafts."""
     refused: set[int] = field(default_factory=set)
     late_count: int = 0
 
@@ -51,40 +57,52 @@ class DamagedRing(FakeRing):
         stage.core.finished(run, step_s, self.now)
 
     def checked(self, index: int, batch: Batch) -> Batch:
-        """A row that attends to a spoilt one is spoilt."""
+        """A row that attends to a spoilt one is spoilt, and so is one beside it in a step."""
         bad = [
             Refusal(span.request_id, RowFault.OVERFLOWN)
             for span in batch.spans
-            if (place := self.spoilt.get(span.request_id)) is not None
-            and place[0] == index
-            and span.end > place[1]
+            if self.is_spoilt(index, span) or self.is_misled(index, span)
         ]
         return batch.refusing(bad) if bad else batch
+
+    def is_spoilt(self, index: int, span: Span) -> bool:
+        stage, position = self.spoilt.get(span.request_id, (-1, 0))
+        return stage == index and span.end > position
+
+    def is_misled(self, index: int, span: Span) -> bool:
+        stage, position = self.misled.get(span.request_id, (-1, 0))
+        if stage != index or not span.known_end <= position < span.end:
+            return False
+        draft = span.drafts[position - span.known_end]
+        return draft != self.text(span.request_id)[position]
 
     def sample(self, batch):
         event = super().sample(batch)
         refused = {one.request_id for one in batch.refused}
+        own = tokens_by_request(one for one in event.sampled if one.request_id not in refused)
         late = [
-            token
-            for token in event.sampled
-            if token.request_id not in refused
-            and self.requests[token.request_id].sampling.grammar
-            and self.random.random() < 0.5
+            request_id
+            for request_id in own
+            if self.requests[request_id].sampling.grammar and self.random.random() < 0.5
         ]
-        for token in late:
+        for token in (own.pop(request_id)[0] for request_id in late):  # No draft is verified.
             self.late_count += 1
             at = self.tail_link_free_at = self.tail_link_free_at + self.random.uniform(0.01, 2)
             after = BatchReturned(PREFILL, -1, (), (token,))
             self.push(at, lambda after=after: self.returned(after))
-        kept = [one for one in event.sampled if one not in late and one.request_id not in refused]
+        kept = [token for tokens in own.values() for token in tokens]
         gone = [SampledToken(one, 0, finished=True, refused=True) for one in refused]
         return BatchReturned(
             event.batch_class, event.micro_batch, event.spans, (*kept, *gone), event.stamps
         )
 
     def returned(self, event):
-        """The coordinator hears of a refusal as the head does, and cancels."""
-        gone = [one.request_id for one in event.sampled if one.refused]
+        """The coordinator hears of a refusal as the head does, and cancels; but where there were
+        drafts, which may be what overflowed, it hears nothing."""
+        drafted = {span.request_id for span in event.spans if span.drafts}
+        refused = {one.request_id for one in event.sampled if one.refused}
+        gone = refused - drafted
+        self.redone |= refused & drafted
         if event.batch_class is PREFILL:
             self.prefill_in_flight -= sum(span.tokens for span in event.spans)
         for token in event.sampled:
@@ -94,9 +112,9 @@ class DamagedRing(FakeRing):
             if token.finished:
                 self.ended.append(token.request_id)
         self.ended += [one for one in gone if one not in self.refused]
-        self.refused |= set(gone)
+        self.refused |= gone
         self.receive(0, event)
-        for request_id in gone:
+        for request_id in sorted(gone):
             self.cancel_at(self.now + self.random.uniform(0.0, 0.3), request_id)
 
 
@@ -128,6 +146,49 @@ def test_a_spoilt_request_ends_and_all_others_are_answered_exactly(seed):
     for request_id, answer in ring.answers.items():
         expected = ring.expected_answer(request_id)
         assert answer == (expected[: len(answer)] if request_id in ring.refused else expected)
+    ring.assert_nothing_left()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_draft_that_overflows_costs_its_request_no_token(seed):
+    """A wrong one; where a right one does, the request ends as without drafts, where it would
+    have."""
+    random = Random(seed)
+    ring = DamagedRing(
+        seed,
+        stage_count=random.randrange(1, 5),
+        kv_tokens=random.choice([144, 256, 4096]),
+        micro_batch_count=random.randrange(1, 4),
+        prefix_cache=random.random() < 0.5,
+        drafter=SeededDrafter(random, random.choice([1, 4, 16]), "depth", 0.1),
+    )
+    for request_id in range(1, 11):
+        request = some_request(random, request_id)
+        last = max(1, request.tokens_max - 1)
+        where = random.randrange(ring.stage_count), random.randrange(last)
+        if random.random() < 0.7:
+            (ring.spoilt if random.random() < 0.4 else ring.misled)[request_id] = where
+        ring.submit_at(random.uniform(0, 2), request)
+    ring.run()
+    assert ring.refused == set(ring.spoilt)
+    for request_id, answer in ring.answers.items():
+        expected = ring.expected_answer(request_id)
+        if request_id in ring.refused:
+            first = ring.spoilt[request_id][1] - ring.requests[request_id].prompt_tokens
+            expected = expected[: max(0, first + 1)]
+        assert answer == expected
+    ring.assert_nothing_left()
+
+
+def test_some_drafts_overflowed():
+    ring = DamagedRing(5, 3, 4096, drafter=SeededDrafter(Random(1), 4, "wrong"))
+    for request_id in range(1, 5):
+        ring.misled[request_id] = request_id % 3, 9
+        sampling = SamplingParams(max_tokens=20)
+        ring.submit_at(0.0, Request(request_id, token_bytes([request_id]), sampling))
+    ring.run()
+    assert ring.redone == {1, 2, 3, 4} and not ring.refused
+    assert ring.answers[4] == ring.expected_answer(4)
     ring.assert_nothing_left()
 
 

@@ -34,12 +34,12 @@ from molink_scheduler.events import (
 from molink_scheduler.head.kept_requests import KeptRequests
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, RingTerms
-from molink_scheduler.kv.block_table import OWED, BlockTable
+from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import blocks_for
-from molink_scheduler.kv.changes import NOWHERE, AwayBlocks, FetchBlocks, Fetched, LowerBlocks
+from molink_scheduler.kv.changes import NOWHERE, AwayBlocks, FetchBlocks, Fetched
 from molink_scheduler.kv.layer_class import LayerClass, WindowBlocks
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.kv.tiers import DEVICE, CacheTiers
+from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook
@@ -49,6 +49,7 @@ from molink_scheduler.stage.replay_log import ReplayLog
 from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.fake_stage import AlwaysSlow
 from tests.scheduler.seeded_drafter import SeededDrafter, SeededTail, terms_of
+from tests.scheduler.toy_books import assert_books_agree
 from tests.scheduler.toy_stage import (
     VOCABULARY,
     ToyLayers,
@@ -375,32 +376,6 @@ class ToyRing:
             source = stage.core.source
             ledger = source.kv if stage.index == 0 else source.book.kv
             assert not ledger.holders()
-            self.assert_books_agree(stage)
+            assert_books_agree(self.stages, stage)
             stage.log.go_on(Resume())
             assert stage.log.bytes_held == 0
-
-    def assert_books_agree(self, stage: ToyStage) -> None:
-        """All stages hold what the head has cached where the head says, but for what a fresh one
-        lacks, and what is lost below its device."""
-        places = self.places_at_head()
-        source = stage.core.source
-        ledger = source.kv if stage.index == 0 else source.book.kv
-        lacking = set() if stage.index == 0 else source.book.table.owed(places)
-        near = {number for number, tier in places.items() if tier == DEVICE} - lacking
-        assert ledger.blocks_free + ledger.blocks_cached == ledger.blocks_total
-        assert ledger.blocks_cached == len(near)
-        for part in stage.layers.parts():
-            assert part.cached.keys() == near
-            assert part.away.keys() <= places.keys() - near
-        if stage.index:
-            table = source.book.table
-            assert table.count(OWED) == len(lacking)
-            assert all(table.place_of(one) == places[one] for one in places.keys() - lacking)
-
-    def places_at_head(self) -> dict[int, int]:
-        """Tier of each cached block, as the head has told all stages."""
-        cache = self.stages[0].core.source.book.cache
-        told = [change for change in cache.take_changes() if isinstance(change, LowerBlocks)]
-        assert not told, "the head moves blocks and tells nobody"
-        nodes = cache.tree._nodes.values()
-        return {number: node.tier for node in nodes for run in node.numbers for number in run}

@@ -41,7 +41,7 @@ from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.token_ids import token_bytes
 from tests.stage.echo_engine import HIDDEN, EchoHead, Ended, layers
-from tests.stage.test_loop import no_more_layers
+from tests.stage.running_stage import no_more_layers
 
 LIMITS = ModelLimits(sequence_tokens_max=64, vocabulary_size=100)
 ARRIVES_WITHIN_S = 30.0

@@ -71,6 +71,21 @@ def test_ids_that_are_not_those_of_the_rows_are_refused(ids):
             decode_message(frames)
 
 
+@pytest.mark.parametrize("drafts", [[5] * 17, [-1], ["x"], [5] * 20, None, [[5]]])
+def test_a_span_with_drafts_that_cannot_be_is_refused(drafts):
+    rows = np.zeros((20, HIDDEN), np.float32)
+    header, buffer = Packing(HIDDEN).pack(rows, "raw")
+    spans = (Span(1, 4, 24, True, (7,)),)
+    sent = Activations(Batch(1, BatchClass.DECODE, 0, spans), header, buffer)
+    first, rest = encode_message(sent, epoch=1)
+    fields = msgpack.unpackb(first)
+    (span,) = fields[3][0][3]
+    assert span[-1] == [7]
+    span[-1] = drafts
+    with pytest.raises(FrameError):
+        decode_message([msgpack.packb(fields), bytes(rest)])
+
+
 @pytest.mark.parametrize("codec", CODECS)
 @given(
     dtype=st.sampled_from(tuple(ELEMENT_BYTES)),

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pytest
+
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink.stage.tail import EndRules
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore
@@ -106,10 +108,26 @@ def test_the_first_end_in_a_run_of_tokens_voids_what_follows():
 
 
 def test_a_run_ends_with_a_row_that_is_no_number():
+    """The head begins such a request anew, so the coordinator hears of no end."""
     drawn = [DrawnToken(1, 4), DrawnToken(1, 0, is_lost=True)]
     batch = Batch(1, BatchClass.DECODE, 0, (Span(1, 3, 6, True, (4, 5)),))
-    returned, _ = rules().sampled(batch, drawn)
+    returned, (copy,) = rules().sampled(batch, drawn)
     assert [one.finish for one in returned.tokens] == [NONE, FinishReason.OVERFLOWN]
+    assert copy.tokens == returned.tokens[:1]
+
+
+@pytest.mark.parametrize("fault", RowFault)
+def test_the_coordinator_hears_no_end_where_a_draft_may_have_overflowed(fault):
+    """But of rows that came as no numbers, whatever was drafted."""
+    drafted, plain = Span(1, 3, 6, True, (4, 5)), Span(2, 3, 4, True)
+    batch = Batch(1, BatchClass.DECODE, 0, (drafted, plain))
+    batch = batch.refusing([Refusal(1, fault), Refusal(2, fault)])
+    ending = EndRules(None)
+    ending.admit(Admission(one, 3, 12, SamplingParams(max_tokens=9)) for one in (1, 2))
+    returned, (copy,) = ending.sampled(batch, [DrawnToken(1, 4), DrawnToken(2, 4)])
+    assert [one.request_id for one in returned.tokens] == [1, 2]
+    told = [2] if fault is RowFault.OVERFLOWN else [1, 2]
+    assert [one.request_id for one in copy.tokens] == told
 
 
 def test_what_is_no_number_ends_without_a_token_and_others_have_theirs():

@@ -79,6 +79,7 @@ def import_model(source: Path, folder: Path, form: Form) -> None:
     """Run `molink import`, unless it was run before. Raises UserError with what it said."""
     if (folder / "config.json").exists():
         return
+    folder.parent.mkdir(parents=True, exist_ok=True)
     words = ["-m", "molink.cli.main", "import", str(source), "--out", str(folder), "--quiet"]
     done = subprocess.run([sys.executable, *words, *form.words], capture_output=True, text=True)
     if done.returncode:

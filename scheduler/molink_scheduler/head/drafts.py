@@ -206,6 +206,8 @@ class HeadDrafts:
     def _most(self, sequence: Sequence) -> int:
         """Most drafts that may follow what is known; behind the last one a token is drawn, which
         the request need not compute if it is its last."""
+        if sequence.undrafted:
+            return 0
         known = len(sequence.known)
         before_states = self.book.snapshots.drafts_most(known)
         return min(DRAFTS_MAX, sequence.request.tokens_max - known, before_states)

@@ -125,7 +125,7 @@ def _run_objection(
         if (objection := token_objection(token, sequence, limits, before)) is not None:
             return objection
     run = drawn[:-1]
-    if any(one.finished for one in run) or any(one.refused for one in drawn):
+    if any(one.finished for one in run):
         return f"request {span.request_id} goes on behind its end"
     if tuple(one.token_id for one in run) != span.drafts[: len(run)]:
         return f"request {span.request_id} goes on behind a draft that did not come true"

@@ -312,7 +312,9 @@ class HeadScheduler:
             self.decode.drafts.verified(span, sequence)
         if not tokens:
             return
-        if tokens[-1].refused:
+        if tokens[-1].refused and span is not None and span.drafts:
+            sequence.redo_undrafted()
+        elif tokens[-1].refused:
             self._stop(sequence)
         elif tokens[-1].finished:
             used_up = sequence.generated_tokens >= sequence.request.sampling.max_tokens

@@ -52,6 +52,8 @@ class Sequence:
     """Place among prompts that wait (`prompt_order`); None: it has not waited yet."""
     is_cached: bool = True
     """Whether more of it is cached as it is computed."""
+    undrafted: bool = False
+    """Whether it is drafted for no more: a row of a span with drafts went beyond its format."""
     snapshot: int | None = None
     """Snapshot that the request begins with, until every stage has begun with it."""
     keep_at: list[int] = field(default_factory=list)
@@ -162,6 +164,12 @@ class Sequence:
         drafts that came true. All others, and those behind the end of an answer, were computed for
         nothing."""
         self.planned_tokens = self.returned_tokens = max(span.known_end, len(self.known) - 1)
+
+    def redo_undrafted(self) -> None:
+        """Rows of a span with drafts were refused, and it may have been a draft's that went beyond
+        its format: give the blocks back, whose KV nobody may trust, and begin anew without."""
+        self.planned_tokens = self.returned_tokens = len(self.known) - 1
+        self.preempting = self.undrafted = True
 
     def keep(self, tokens: int, *, fresh: bool) -> None:
         """Go on from its first `tokens` tokens, of which survivors hold KV; `fresh`: the head

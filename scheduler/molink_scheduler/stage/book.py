@@ -288,6 +288,8 @@ class StageBook:
                     f"request {span.request_id} cannot go on from {span.start} to {span.end}, "
                     f"{held.received_tokens} of {expected} tokens have come"
                 )
+            if span.drafts and not self.limits.has_words(span.drafts):
+                return f"drafts of request {span.request_id} are not in the vocabulary"
             if span.end > held.blocks_tokens:
                 blocks_missing += blocks_for(span.end - held.blocks_tokens)
         if blocks_missing <= self.kv.blocks_free:

@@ -71,6 +71,29 @@ def test_a_scrape_shows_each_tier_of_the_prefix_cache():
         assert value(found, name, outcome=outcome) == tokens
 
 
+def drafter(name, rounds, acceptance):
+    figures = {"acceptance": acceptance, "width": 3.5, "tokens_per_round": 2.75}
+    return {"name": name, "rounds": rounds} | figures
+
+
+def test_a_scrape_shows_each_drafter_of_the_ring_that_it_guesses_most_for():
+    service = observed_service()
+    one, other = ring("anna", "ben"), ring("carl")
+    one["drafters"] = [drafter("copy", 3, 0.5), drafter("small", 9, 0.75)]
+    other["drafters"] = [drafter("copy", 4, None)]
+    service.report["rings"] = [one, other]
+    found = values(scraped(Metrics(service)))
+    assert value(found, "molink_draft_acceptance", drafter="small") == 0.75
+    assert value(found, "molink_draft_acceptance", drafter="copy") == 0.0, "nothing was tried"
+    assert value(found, "molink_draft_width", drafter="small") == 3.5
+    assert value(found, "molink_draft_tokens_per_round", drafter="copy") == 2.75
+
+
+def test_a_ring_that_drafts_nothing_has_no_metrics_of_drafts():
+    found = values(scraped(Metrics(observed_service())))
+    assert not [name for name, *_ in found if name.startswith("molink_draft")]
+
+
 def test_a_ring_without_a_prefix_cache_has_nothing_cached():
     service = observed_service()
     service.report["rings"][0]["prefix_cache"] = None

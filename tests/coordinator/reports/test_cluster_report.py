@@ -6,10 +6,12 @@ import pytest
 
 from molink.control.messages.payloads import NodeWish
 from molink.coordinator.nodes.node import Node
-from molink.coordinator.reports.cluster_report import ring_report
+from molink.coordinator.reports.cluster_report import NO_HEALTH, ring_report
 from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.upkeep.ring_health import progress_sentence
+from molink.report.cluster import DrafterReport
+from molink.stage_protocol.health import DrafterHealth
 from tests.coordinator.examples import HERE, PROFILE
 from tests.golden.values_cluster import CARD, LinksDouble, a_ring
 
@@ -48,6 +50,26 @@ def test_who_is_gone_is_not_who_never_came():
     measured = [Node("a" * 16, presence=HERE, profile=PROFILE)]
     said = progress_sentence(measured, [], min_nodes=1)
     assert said == "1 PC ready; a plan is being made."
+
+
+def test_drafters_are_told_by_what_came_of_them():
+    """Of the head alone, and of those who have guessed: by rounds, not by the guesses that nobody
+    could judge."""
+    ring = a_ring()
+    drafters = (
+        DrafterHealth("copy"),
+        DrafterHealth("small", rounds=40, drafts=120, tried=100, right=80),
+        DrafterHealth("unjudged", rounds=1, drafts=4),
+    )
+    for stage in ring.stages:
+        stage.health = replace(stage.health or NO_HEALTH, drafters=())
+    ring.stages[0].health = replace(ring.stages[0].health, drafters=drafters)
+    ring.stages[1].health = replace(ring.stages[1].health, drafters=drafters[1:2])
+    told = ring_report(RingClient(CARD, ring, LinksDouble(), lambda: None)).drafters
+    assert told == (
+        DrafterReport("small", 40, acceptance=0.8, width=3.0, tokens_per_round=3.0),
+        DrafterReport("unjudged", 1, acceptance=None, width=4.0, tokens_per_round=1.0),
+    )
 
 
 @pytest.mark.parametrize("without", [{"prefix_cache": False}, {"state_slots": 3}])

@@ -16,6 +16,7 @@ from molink.engine.layers.torch_rows import DecodeRows, TorchRows
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.kv_rows import KvRows
 from molink.engine.memory.ragged_batch import RaggedSpan
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from tests.sweeps import swept
 from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
 
@@ -69,6 +70,42 @@ def test_our_kernels_are_attention_written_out_and_know_no_company(number):
     got, (wanted, _) = attended(batch.spans), written_out(batch)
     torch.testing.assert_close(got.float(), wanted, atol=3e-2, rtol=3e-2)
     assert torch.equal(got, torch.cat([attended((span,)) for span in batch.spans]))
+
+
+def unseen_of_first_rows(span: RaggedSpan, window: int) -> list[int]:
+    """Slots of keys that all rows of a span but the last leave out: its last key, and those before
+    the window of its first row, of the block in which that begins."""
+    first = max(0, span.start - window + 1)
+    before = range(first // BLOCK_TOKENS * BLOCK_TOKENS, first)
+    keys = (*before, span.keys - 1)
+    return [span.blocks[key // BLOCK_TOKENS] * BLOCK_TOKENS + key % BLOCK_TOKENS for key in keys]
+
+
+@pytest.mark.parametrize("scale", [torch.nan, torch.inf])
+@pytest.mark.parametrize("number", swept(range(BATCHES), of=30))
+def test_scales_of_keys_that_a_row_leaves_out_are_no_part_of_it(number, scale):
+    """Codes are finite, so a weight of zero is enough for them; a scale may be of a row that went
+    beyond its format."""
+    batch = random_batch(number, SIZE, torch.bfloat16, CPU)
+    kernels, scales = kernels_for(batch.q_THA, batch.layer), batch.layer.keys.scales_SK
+    spans = [one for one in batch.spans if one.rows > 1 and one.keys == one.start + one.rows]
+    if kernels is None or scales is None or not spans:
+        pytest.skip("no kernels here for these sizes, or no scales, or no span of several rows")
+    window = 7
+
+    def attended(span, layer):
+        own = batch.geometry((replace(span, row=0),))
+        query = batch.q_THA[span.row : span.row + span.rows]
+        return kernels.attend(query, layer, own, window, batch.variant)[:-1]
+
+    for span in spans:
+        slots, parts = unseen_of_first_rows(span, window), []
+        for rows in (batch.layer.keys, batch.layer.values):
+            spoilt = rows.scales_SK.clone()
+            spoilt[slots] = scale
+            parts.append(KvRows(rows.rows_SKA, spoilt))
+        got = attended(span, type(batch.layer)(*parts))
+        assert torch.equal(got, attended(span, batch.layer))
 
 
 LONG = BatchSize(spans=4, rows=70, earlier_keys=1_700)

@@ -180,7 +180,7 @@ def test_no_token_comes_behind_an_end_and_none_beyond_the_most():
     ended = SampledToken(1, 101, finished=True)
     for tokens in (
         (ended, SampledToken(1, 102, False)),
-        (SampledToken(1, 101, False), SampledToken(1, 0, True, refused=True)),
+        (SampledToken(1, 0, True, refused=True), SampledToken(1, 102, False)),
     ):
         event = BatchReturned(DECODE, batch.micro_batch, batch.spans, tokens)
         assert [type(one) for one in head.told(event)] == [Refuse]
@@ -266,14 +266,30 @@ def test_a_grammar_whose_token_is_late_voids_the_drafts():
     assert head.run().batch.spans == (Span(1, 4, 6, True, (9,), wants=4),)
 
 
-def test_rows_that_were_refused_end_the_request():
+@pytest.mark.parametrize("right", [(), (101,)])
+def test_rows_that_were_refused_are_computed_anew_without_drafts(right):
+    """It may have been a draft's that went beyond its format; if the request's own do it again, it
+    ends."""
     head = Head()
     head.submit()
     head.draft(4, 101, 102)
-    batch = head.run().batch
-    refused = SampledToken(1, 0, finished=True, refused=True)
-    orders = head.told(BatchReturned(DECODE, batch.micro_batch, batch.spans, (refused,)))
-    assert [type(one) for one in orders] == [SendRelease]
+
+    def refused(run, *before):
+        tokens = [SampledToken(1, one, False) for one in before]
+        tokens.append(SampledToken(1, 0, finished=True, refused=True))
+        batch = run.batch
+        back = BatchReturned(batch.batch_class, batch.micro_batch, batch.spans, tuple(tokens))
+        return [type(one) for one in head.told(back)]
+
+    assert refused(head.run(), *right) == [SendRelease]
+    run, known = head.run(), 4 + len(right)
+    assert run.batch.spans == (Span(1, 0, known, True),)
+    assert run.batch.admissions[0].output == (100, *right)
+    assert head.back(run, (1, 300)) == [], "nobody is asked about it any more"
+    run = head.run()
+    assert run.batch.spans == (Span(1, known, known + 1, True),)
+    assert refused(run) == [SendRelease]
+    assert head.run() is None and head.core.running_count == 0
 
 
 def test_drafts_take_free_blocks_only_and_leave_one_to_each_other():

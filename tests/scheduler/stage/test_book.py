@@ -237,6 +237,16 @@ def test_a_span_without_drafts_is_not_gone_back_behind(book):
     assert book.objection(decode(Span(1, 10, 11, True))) is None
 
 
+def test_drafts_are_words_of_the_model(book):
+    """A tail would count them for penalties, and fail."""
+    first = batch(span(0, 8, samples=True), admit=(admission(),))
+    take(book, first)
+    book.computed(first)
+    words = book.limits.vocabulary_size
+    assert "vocabulary" in book.objection(decode(Span(1, 8, 11, True, (4, words))))
+    assert book.objection(decode(Span(1, 8, 11, True, (4, words - 1)))) is None
+
+
 def test_drafts_go_no_further_than_the_request_may(book):
     first = batch(span(0, 8, samples=True), admit=(admission(expected=10),))
     take(book, first)

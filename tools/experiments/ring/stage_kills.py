@@ -11,12 +11,19 @@ nothing killed. A pause is the longest time between two tokens of a user from th
 cluster's own events split it: detection, from the kill to the loss that was noted; joining, until
 all stages are in the next epoch, and the part of that which was loading; lag, the rest: what is
 computed again, and the first token. About two minutes for each condition and round.
+
+With `--drafter none --drafter DRAFTER` all of that is done without drafts and with them in turn,
+and answers must be the same; `--anytime` kills at a seeded place of the answers, so that a kill
+meets any message of a round.
 """
 
 import asyncio
+import itertools
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -44,6 +51,9 @@ BEFORE_TOKENS = 10
 """Of every answer, when the stage is killed."""
 
 BESIDE = "what a neighbour holds"
+
+WAYS = ("its own node", "a standby", "a shadow standby", BESIDE)
+"""What a ring goes on with."""
 
 SETTLED_S = 20.0
 """Before each kill: by then a process waits that has imported torch, and standbys hold all."""
@@ -93,63 +103,115 @@ class Kill:
 @click.option("--nodes", default=4, show_default=True, help="Stages, each of which is killed.")
 @click.option("--users", default=4, show_default=True, help="At once.")
 @click.option("--tokens", default=60, show_default=True, help="Of each answer.")
-def main(setup: Setup, **own: Any) -> None:
+@click.option("--only", "ways", multiple=True, type=click.Choice(WAYS), help="Default: all.")
+@click.option("--drafter", "drafters", multiple=True, default=("none",), help="One or several.")
+@click.option("--anytime", is_flag=True, help="Kill at any token, not behind the tenth.")
+def main(
+    setup: Setup, ways: Sequence[str], drafters: Sequence[str], anytime: bool, **own: Any
+) -> None:
     """Measure the pause of answers when a stage is killed, with and without a standby."""
-    every = str(own["nodes"])
-    conditions = [
-        Condition("its own node", ("--nodes", every)),
-        Condition("a standby", ("--nodes", every, "--standby", every, "--no-shadow")),
-        Condition("a shadow standby", ("--nodes", every, "--standby", every)),
-        Condition(BESIDE, ("--nodes", every)),
-    ]
+    conditions = _conditions(str(own["nodes"]), ways or WAYS, drafters)
+    plain: dict[int, list[list[int]]] = {}
 
     async def measure(condition: Condition, number: int) -> Measured:
-        if condition.name == BESIDE:
-            return await _measure_beside(setup, condition, number, **own)
-        return await _measure(setup, condition, number, **own)
+        options = ("--link", setup.link, "--dtype", "float32", *setup.serve_options)
+        options += condition.options
+        async with serve_ring(setup.model, options, number, WARM_UP_TOKENS) as ring:
+            kills = Kills(ring, own["nodes"], own["users"], own["tokens"], anytime)
+            await kills.ask_without()
+            if kills.expected != plain.setdefault(number, kills.expected):
+                raise UserError(f"an answer of {condition.name} is another one without a kill")
+            is_beside = condition.name.startswith(BESIDE)
+            found = await (kills.of_neighbours() if is_beside else kills.of_stages())
+            return Measured(_figures(found))
 
-    middle = write_results("stage_kills", setup, own, in_turn(conditions, setup.rounds, measure))
-    show(_table(middle))
+    runs = in_turn(conditions, setup.rounds, measure)
+    told = {**own, "ways": list(ways), "drafters": list(drafters), "anytime": anytime}
+    show(_table(write_results("stage_kills", setup, told, runs)))
 
 
-async def _measure(
-    setup: Setup, condition: Condition, number: int, *, nodes: int, users: int, tokens: int
-) -> Measured:
-    options = ("--link", setup.link, "--dtype", "float32", *setup.serve_options, *condition.options)
-    async with serve_ring(setup.model, options, number, WARM_UP_TOKENS) as ring:
-        bodies = [_body(ring, user, tokens) for user in range(users)]
-        expected = await _answers(ring, bodies, None)
+def _conditions(every: str, ways: Sequence[str], drafters: Sequence[str]) -> list[Condition]:
+    """Each way to go on with each drafter."""
+    options = {
+        WAYS[0]: ("--nodes", every),
+        WAYS[1]: ("--nodes", every, "--standby", every, "--no-shadow"),
+        WAYS[2]: ("--nodes", every, "--standby", every),
+        BESIDE: ("--nodes", every),
+    }
+    return [
+        Condition(
+            way if len(drafters) == 1 else f"{way}, {Path(drafter).name}",
+            (*options[way], "--drafter", drafter),
+        )
+        for way, drafter in itertools.product(ways, drafters)
+    ]
+
+
+@dataclass
+class Kills:
+    """Kills of one ring's stages under answers, each of which is compared with that to the same
+    request with nothing killed."""
+
+    ring: ServedRing
+    nodes: int
+    users: int
+    tokens: int
+    anytime: bool
+    expected: list[list[int]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bodies = [_body(self.ring, user, self.tokens) for user in range(self.users)]
+
+    async def ask_without(self) -> None:
+        """Have everything answered with nothing killed."""
+        _, answers = await self._answers(None)
+        self.expected = [one.tokens for one in answers]
+
+    async def of_stages(self) -> list[Kill]:
+        """Each stage in turn."""
         kills: list[Kill] = []
-        for place in range(nodes):
+        for place in range(self.nodes):
             await asyncio.sleep(SETTLED_S)
-            killed, answers = await _answers(ring, bodies, place)
-            if [one.tokens for one in answers] != [one.tokens for one in expected[1]]:
-                raise UserError(f"an answer is another one where stage {place} was killed")
-            pauses_s = [one.pause_s(killed.at_s) for one in answers]
-            kills.append(await _kill(ring, place, killed.unix_s, pauses_s))
-        return Measured(_figures(kills))
+            killed, pauses_s = await self._killed(place)
+            kills.append(await _kill(self.ring, place, killed.unix_s, pauses_s))
+        return kills
 
-
-async def _measure_beside(
-    setup: Setup, condition: Condition, number: int, *, nodes: int, users: int, tokens: int
-) -> Measured:
-    """One of the middle, the head and the tail, in rings of one place less each."""
-    options = ("--link", setup.link, "--dtype", "float32", *setup.serve_options, *condition.options)
-    async with serve_ring(setup.model, options, number, WARM_UP_TOKENS) as ring:
-        bodies = [_body(ring, user, tokens) for user in range(users)]
-        expected = await _answers(ring, bodies, None)
+    async def of_neighbours(self) -> list[Kill]:
+        """One of the middle, the head and the tail, in rings of one place less each."""
         kills: list[Kill] = []
-        for place in (1, 0, -1)[: nodes - 1]:
+        for place in (1, 0, -1)[: self.nodes - 1]:
             await asyncio.sleep(SETTLED_S)
-            before = len((await ring.cluster())["stages"])
-            for killed, answers in [await _answers(ring, bodies, place) for _ in range(2)]:
-                if [one.tokens for one in answers] != [one.tokens for one in expected[1]]:
-                    raise UserError(f"an answer is another one where stage {place} was killed")
-                pauses_s = [one.pause_s(killed.at_s) for one in answers]
-            if len((await ring.cluster())["stages"]) != before - 1:
+            before = len((await self.ring.cluster())["stages"])
+            await self._killed(place)
+            killed, pauses_s = await self._killed(place)
+            if len((await self.ring.cluster())["stages"]) != before - 1:
                 raise UserError("no neighbour has taken the layers: the PC was too slow for it")
-            kills.append(await _kill(ring, place, killed.unix_s, pauses_s))
-        return Measured(_figures(kills))
+            kills.append(await _kill(self.ring, place, killed.unix_s, pauses_s))
+        return kills
+
+    async def _killed(self, place: int) -> tuple[Moment, list[float]]:
+        """When the stage at `place` was killed, and each user's pause. Raises UserError where an
+        answer is another one."""
+        killed, answers = await self._answers(place)
+        if [one.tokens for one in answers] != self.expected:
+            raise UserError(f"an answer is another one where stage {place} was killed")
+        return killed, [one.pause_s(killed.at_s) for one in answers]
+
+    async def _answers(self, place: int | None) -> tuple[Moment, list[Answer]]:
+        """All users' answers, and when the stage at `place` was killed while they came."""
+        answers, killed = [Answer() for _ in self.bodies], Moment(0.0, 0.0)
+        last = max(BEFORE_TOKENS, self.tokens // 2)
+        before = self.ring.random.randint(1, last) if self.anytime else BEFORE_TOKENS
+        async with asyncio.TaskGroup() as group:
+            for body, answer in zip(self.bodies, answers, strict=True):
+                group.create_task(_read(self.ring, body, answer))
+            if place is not None:
+                stage = (await self.ring.cluster())["stages"][place]
+                while min(len(one.tokens) for one in answers) < before:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                killed = Moment(time.perf_counter(), time.time())
+                psutil.Process(stage["pid"]).kill()
+        return killed, answers
 
 
 def _body(ring: ServedRing, user: int, tokens: int) -> dict[str, Any]:
@@ -157,23 +219,6 @@ def _body(ring: ServedRing, user: int, tokens: int) -> dict[str, Any]:
     prompt = [ring.random.randrange(ring.model.vocabulary_size) for _ in range(32)]
     fixed = {"prompt_token_ids": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True}
     return fixed | chosen
-
-
-async def _answers(
-    ring: ServedRing, bodies: list[dict[str, Any]], place: int | None
-) -> tuple[Moment, list[Answer]]:
-    """All users' answers, and when the stage at `place` was killed while they came."""
-    answers, killed = [Answer() for _ in bodies], Moment(0.0, 0.0)
-    async with asyncio.TaskGroup() as group:
-        for body, answer in zip(bodies, answers, strict=True):
-            group.create_task(_read(ring, body, answer))
-        if place is not None:
-            stage = (await ring.cluster())["stages"][place]
-            while min(len(one.tokens) for one in answers) < BEFORE_TOKENS:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            killed = Moment(time.perf_counter(), time.time())
-            psutil.Process(stage["pid"]).kill()
-    return killed, answers
 
 
 async def _read(ring: ServedRing, body: dict[str, Any], answer: Answer) -> None:
