@@ -39,7 +39,7 @@ from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.timing.round_tracker import StageStamp
 from molink_scheduler.token_ids import token_bytes
-from tests.scheduler.seeded_drafter import SeededDrafter
+from tests.scheduler.seeded_drafter import SeededDrafter, SeededTail
 
 SAMPLING = SamplingParams(max_tokens=4, stop=("a", "b"), logprobs=3)
 SPAN = Span(3, 0, 40, samples=True)
@@ -105,7 +105,8 @@ def a_core() -> StageCore:
 @pytest.mark.parametrize("manner", [None, "depth"])
 def test_parts_that_a_state_shares_are_shared_again(make_ring, make_request, manner, is_fixed):
     drafter = manner and SeededDrafter(Random(1), 4, manner)
-    options = {"drafter": drafter, "draft_width_fixed": is_fixed}
+    tail = drafter and SeededTail(SeededDrafter(Random(2), 4, "right"))
+    options = {"drafter": drafter, "tail_drafter": tail, "draft_width_fixed": is_fixed}
     ring = make_ring(seed=1, stage_count=2, kv_tokens=128, **options)
     for request_id in range(4):
         ring.submit_at(0.1 * request_id, make_request(request_id, 40, 8))
