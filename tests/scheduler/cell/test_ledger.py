@@ -183,6 +183,15 @@ def test_an_answer_of_another_process_than_was_asked_is_not_believed(incarnation
     assert cell.ledger.capacity_blocks("a") == 100
 
 
+def test_an_answer_of_another_lender_than_was_offered_is_not_believed():
+    cell = trio()
+    [ask] = cell.want("a", 30)
+    other = {offer.lender for offer in ask.offers} - {ask.offers[0].lender}
+    lease = replace(cell.lease(ask), lender=other.pop())
+    assert refusal(cell.answer("a", lease, room=70)).reason is Reason.BAD_LEASE
+    assert cell.ledger.capacity_blocks("a") == 100
+
+
 def test_a_new_ledger_believes_no_lease_of_a_lender_that_has_started_again():
     cell = Cell(facts={"a": facts("b"), "b": facts("a")}, incarnation={"b": 2})
     cell.report("b")
