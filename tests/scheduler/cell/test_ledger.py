@@ -33,7 +33,7 @@ def test_what_was_lent_is_free_by_the_words_of_both():
     lease = cell.lend("a", "b", 30)
     cell.report("b", lease)
     assert cell.want("b", 10) == [Recall("a", lease.number, 20)]
-    assert cell.ledger.capacity_blocks("a"), cell.ledger.lent_bytes("b") == (130, 30)
+    assert (cell.ledger.capacity_blocks("a"), cell.ledger.lent_bytes("b")) == (130, 30)
     cell.give_back("b", lease.number, 0)  # The lender has no say in it.
     assert cell.ledger.capacity_blocks("a") == 130
     cell.give_back("a", lease.number, 20)
