@@ -33,7 +33,7 @@ def test_what_was_lent_is_free_by_the_words_of_both():
     lease = cell.lend("a", "b", 30)
     cell.report("b", lease)
     assert cell.want("b", 10) == [Recall("a", lease.number, 20)]
-    assert cell.ledger.capacity_blocks("a"), cell.ledger.lent_bytes("b") == (130, 30)
+    assert (cell.ledger.capacity_blocks("a"), cell.ledger.lent_bytes("b")) == (130, 30)
     cell.give_back("b", lease.number, 0)  # The lender has no say in it.
     assert cell.ledger.capacity_blocks("a") == 130
     cell.give_back("a", lease.number, 20)
@@ -179,6 +179,15 @@ def test_an_answer_of_another_process_than_was_asked_is_not_believed(incarnation
     cell = cell_of(a=facts("b"), b=facts("a"))
     [ask] = cell.want("a", 30)
     lease = replace(cell.lease(ask), lender_incarnation=incarnation)
+    assert refusal(cell.answer("a", lease, room=70)).reason is Reason.BAD_LEASE
+    assert cell.ledger.capacity_blocks("a") == 100
+
+
+def test_an_answer_of_another_lender_than_was_offered_is_not_believed():
+    cell = trio()
+    [ask] = cell.want("a", 30)
+    other = {offer.lender for offer in ask.offers} - {ask.offers[0].lender}
+    lease = replace(cell.lease(ask), lender=other.pop())
     assert refusal(cell.answer("a", lease, room=70)).reason is Reason.BAD_LEASE
     assert cell.ledger.capacity_blocks("a") == 100
 
