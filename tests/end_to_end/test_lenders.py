@@ -26,11 +26,10 @@ def server(tools, model):
 
 
 def lenders(server):
-    return [
-        one
-        for one in server.children()
-        if one.is_running() and "molink.lender.lender_process" in " ".join(one.cmdline())
-    ]
+    """On Linux they are children of a process of the same name, which has forked them."""
+    found = [one for one in server.children() if "molink.lender." in " ".join(one.cmdline())]
+    forked = [one for one in found if one.ppid() in {other.pid for other in found}]
+    return forked or found
 
 
 async def is_whole(server):
