@@ -6,12 +6,14 @@ have as many words.
 """
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe
 from molink.config.groups import DRAFTERS
 from molink.errors import UserError
+from molink.printable import plain_line
 from molink.serving.served_model import ServedModel, load_tokenizer, public_name
 from molink.stage_protocol.messages import DraftModel
 
@@ -19,21 +21,19 @@ log = logging.getLogger(__name__)
 
 
 def draft_model(drafter: str, served: ServedModel) -> DraftModel | None:
-    """The model that `--drafter` names; None where it names none, or one that cannot draft for the
-    served model, which is said in a warning: a ring serves without."""
+    """The model that `--drafter` names; None where it names none. One that cannot draft for the
+    served model is refused, and a warning says why: a ring serves without."""
     if drafter in DRAFTERS:
         return None
+    named = DraftModel(drafter, 1, plain_line(public_name(drafter)))
     try:
-        return _checked(drafter, served)
+        description = describe(open_checkpoint(drafter))
+        _check_words(served, description)
     except (UserError, OSError, ValueError) as error:
-        log.warning("The ring serves without the drafter %s: %s", drafter, error)
-        return None
-
-
-def _checked(drafter: str, served: ServedModel) -> DraftModel:
-    description = describe(open_checkpoint(drafter))
-    _check_words(served, description)
-    return DraftModel(drafter, description.layers, public_name(drafter))
+        refused = replace(named, refused=str(error))
+        log.warning("%s", refused.trouble)
+        return refused
+    return replace(named, layers=description.layers)
 
 
 def _check_words(served: ServedModel, description: ModelDescription) -> None:

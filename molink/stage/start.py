@@ -69,7 +69,7 @@ def start_stage(
     identity = kv_identity(load, layers)
     stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity)
     steer(stage_cache.host.steered(links.handle))
-    report(loaded_stage(layers, links, stage_cache.tiers))
+    report(loaded_stage(layers, links, drafters.trouble, stage_cache.tiers))
     join = expect_join()
     kept = _left_before(stage_cache, layers, join)
     _join(links, join, report, kept.away)
@@ -89,7 +89,7 @@ def start_stage(
         shadowing=shadowing,
         next_command=next_command,
         new_core=new_core,
-        extend=Extender(engine, stage_cache, report, steer),
+        extend=Extender(engine, new_engine, drafters, stage_cache, report, steer),
         report=report,
         cache=stage_cache,
         drafting=drafters,

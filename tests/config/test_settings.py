@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.config.groups import ApiSettings
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule, LinkShape
 from molink.config.setting import settings_of
@@ -189,5 +190,8 @@ def test_a_width_that_no_span_has_is_refused(width):
 def test_drafters_that_are_none_are_refused():
     with pytest.raises(UserError, match="--drafter tail"):
         serve_settings(drafter="tail")
-    with pytest.raises(UserError, match="runs in molink serve"):
-        up_settings(drafter="/models/small")
+
+
+def test_agents_may_draft_with_a_small_model():
+    ring = up_settings(drafter="/models/small", draft_width_max=3).ring
+    assert (ring.drafter, ring.terms(ApiSettings()).draft_width_max) == ("/models/small", 3)

@@ -58,23 +58,24 @@ def test_the_first_other_word_is_named(served, caplog):
     others = {word: id_ if id_ != 77 else 10**6 for word, id_ in vocabulary.items()}
     card = SimpleNamespace(tokenizer=SimpleNamespace(get_vocab=lambda: others))
     with caplog.at_level(logging.WARNING):
-        assert draft_model(str(DEMO_MODEL_DIR), SimpleNamespace(card=card)) is None
+        refused = draft_model(str(DEMO_MODEL_DIR), SimpleNamespace(card=card))
     (sentence,) = caplog.messages
+    assert sentence == refused.trouble
     assert "token 77" in sentence
-    assert "serves without" in sentence
+    assert "serves without the drafter demo:" in sentence
 
 
 def test_a_folder_that_holds_no_model_is_named_and_costs_no_ring(served, caplog, tmp_path):
     (tmp_path / "config.json").write_text("{")
     for path in (tmp_path, tmp_path / "none"):
-        assert draft_model(str(path), served) is None
+        assert draft_model(str(path), served).refused
     assert len(caplog.messages) == 2
     assert str(tmp_path) in caplog.messages[0]
 
 
 def test_without_a_tokenizer_no_words_are_known(served, caplog):
     bare = SimpleNamespace(card=SimpleNamespace(tokenizer=None))
-    assert draft_model(str(DEMO_MODEL_DIR), bare) is None
+    assert draft_model(str(DEMO_MODEL_DIR), bare).refused
     assert "tokenizer" in caplog.messages[0]
 
 
@@ -82,6 +83,6 @@ def test_two_without_a_tokenizer_need_as_many_words(caplog, tmp_path):
     for name, words in (("one", 0), ("other", 1)):
         save_tiny("llama", tmp_path / name, "float32", vocab_size=160 + words)
     bare = read_served_model(str(tmp_path / "one"), None)
-    assert draft_model(str(tmp_path / "one"), bare).layers
-    assert draft_model(str(tmp_path / "other"), bare) is None
+    assert not draft_model(str(tmp_path / "one"), bare).refused
+    assert draft_model(str(tmp_path / "other"), bare).refused
     assert "161 words, the model 160" in caplog.messages[0]

@@ -1,0 +1,76 @@
+"""A head loads what drafts beside its layers, or says why not."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink.engine.local_engine import LocalEngine
+from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
+from molink.stage.drafting.loading import add_model, drafters_of
+from molink.stage_protocol.messages import (
+    TROUBLE_CHARS_MAX,
+    DraftModel,
+    LoadStage,
+    StageWork,
+    decode_line,
+    encode_line,
+)
+
+DRAFTER = DraftModel(str(DEMO_DRAFTER_DIR), 2, "small", kv_tokens=256)
+LOAD = LoadStage(
+    str(DEMO_MODEL_DIR), StageWork((0, 1), "cpu", "float32", 512), "127.0.0.1", drafter=DRAFTER
+)
+
+
+@pytest.fixture(scope="module")
+def layers():
+    return LocalEngine().prepare(LOAD, lambda fraction: None)
+
+
+def names(drafters):
+    return [one.figures.name for one in drafters._watched]
+
+
+def test_a_head_drafts_with_it_within_its_room(layers):
+    held = layers.loaded.weights_bytes + layers.kv_blocks * layers.block_bytes
+    drafters = drafters_of(replace(LOAD, memory_bytes=held + 8 * 2**20), layers, LocalEngine)
+    assert names(drafters) == ["copy", "small"] and drafters.trouble is None
+    model = drafters._watched[1].drafter
+    assert model.layers.kv_blocks == 256 // 16, "what the plan has counted"
+
+
+@pytest.mark.parametrize("more_bytes", [0, 2**20, 4 * 2**20])
+def test_one_that_is_too_large_for_the_head_s_room_is_left_out(layers, more_bytes, caplog):
+    held = layers.loaded.weights_bytes + layers.kv_blocks * layers.block_bytes
+    load = replace(LOAD, memory_bytes=held + more_bytes)
+    if more_bytes == 4 * 2**20:  # Weights fit, and the KV does not.
+        load = replace(load, drafter=replace(DRAFTER, kv_tokens=512))
+    drafters = drafters_of(load, layers, LocalEngine)
+    assert names(drafters) == ["copy"]
+    assert drafters.trouble.startswith("The ring serves without the drafter small: ")
+    assert caplog.messages == [drafters.trouble]
+
+
+def test_one_that_is_refused_is_not_loaded_and_said_once(layers, caplog):
+    why = "a\u00a0space\nof " + 500 * "words"
+    load = replace(LOAD, drafter=replace(DRAFTER, refused=why))
+    drafters = drafters_of(load, layers, None)
+    assert caplog.messages == [], "whoever refused it has said so"
+    assert drafters.trouble.isprintable() and len(drafters.trouble) == TROUBLE_CHARS_MAX
+    loaded = replace(layers.loaded, port=1, drafter_trouble=drafters.trouble)
+    assert decode_line(encode_line(loaded)) == loaded
+
+
+def test_one_that_is_not_there_is_named(layers, tmp_path):
+    load = replace(LOAD, drafter=replace(DRAFTER, model=str(tmp_path / "gone")))
+    assert "gone" in drafters_of(load, layers, LocalEngine).trouble
+
+
+def test_a_stage_that_becomes_the_head_loads_it_then(layers):
+    middle = replace(layers, is_head=False)
+    drafters = drafters_of(LOAD, middle, LocalEngine)
+    assert names(drafters) == ["copy"] and drafters.trouble is None
+    add_model(drafters, replace(LOAD, drafter=None), layers, LocalEngine)
+    assert names(drafters) == ["copy"]
+    add_model(drafters, LOAD, layers, LocalEngine)
+    assert names(drafters) == ["copy", "small"]
