@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Held, Prepared
 from molink.stage.cache.stage_cache import StageCache
-from molink.stage.drafting.drafters import Drafters
-from molink.stage.drafting.loading import add_model
 from molink.stage.health.recent_work import RecentWork
 from molink.stage.links import StageLinks
 from molink.stage.sent_log import SentLog
@@ -48,9 +46,8 @@ class Extender:
     """Loader of a lost stage's layers beside those of this process."""
 
     engine: Engine
-    new_engine: Callable[[], Engine]
-    """Makes an engine for a model that drafts."""
-    drafters: Drafters
+    add_drafter: Callable[[LoadStage, Prepared], str | None]
+    """Loads the model that drafts beside a head's layers; why it does not draft."""
     cache: StageCache
     report: Callable[[Fact], None]
     steer: Callable[[Steered], None]
@@ -62,9 +59,8 @@ class Extender:
         held = Held(present.sent.log, computed)
         layers = self.engine.prepare(load, progress_to(self.report), held)
         more = self._working(present, layers, load)
-        add_model(self.drafters, load, layers, self.new_engine)
-        tiers = self.cache.tiers_of(layers)
-        self.report(loaded_stage(layers, more.links, self.drafters.trouble, tiers))
+        trouble = self.add_drafter(load, layers)
+        self.report(loaded_stage(layers, more.links, trouble, self.cache.tiers_of(layers)))
         return more
 
     def _working(self, present: StageWorkings, layers: Prepared, load: LoadStage) -> StageWorkings:

@@ -8,7 +8,7 @@ holds the first layer makes use: so standbys and neighbours know of it before th
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.layer_sizes import planned_model
 from molink.control.messages.base import SENTENCE_CHARACTERS_MAX
 from molink.control.messages.payloads import AssignedDrafter, WeightsSource
@@ -44,7 +44,7 @@ class PlannedDrafter:
         if drafter.refused:
             return cls(assigned, {})
         try:
-            hub_id = open_checkpoint(drafter.model).hub_id
+            hub_id = _checked(open_checkpoint(drafter.model))
             costs = planned_model(drafter.model).costs
         except UserError as error:
             return cls(refused(assigned, str(error)), {})
@@ -63,6 +63,14 @@ class PlannedDrafter:
         return replace(
             cost, drafter_bytes=held, drafter_file_bytes=own.fetched_bytes(0, own.layers)
         )
+
+
+def _checked(checkpoint: Checkpoint) -> str | None:
+    """Its hub id; None: it is a folder. Raises CheckpointError for a folder that lacks weights."""
+    if checkpoint.hub_id is None:
+        for name in sorted(set(checkpoint.weight_map().values())):
+            checkpoint.weight_file(name)
+    return checkpoint.hub_id
 
 
 def refused(drafter: AssignedDrafter, why: str) -> AssignedDrafter:

@@ -140,11 +140,6 @@ class ModelPlanner:
         facts = replace(self.facts, costs=undrafted(self.facts.costs))
         return replace(self, facts=facts, drafter=refused(self.drafter, why))
 
-    def _planning(self, work: AssignedWork) -> "ModelPlanner":
-        """This planner for rings on which a model drafts as this work says."""
-        why = work.drafter.refused if work.drafter is not None else ""
-        return self.without_drafter(why) if why else self
-
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured; without a model that drafts
         where there are none with it. Raises StageError."""
@@ -215,7 +210,7 @@ class ModelPlanner:
         """A stage's work as another node would do it, without the model that drafts where that has
         no room; None: that node has no room for it."""
         device = _device(node)
-        ways = self._planning(work), self.without_drafter(NO_ROOM)
+        ways = _planner_of(self, work), self.without_drafter(NO_ROOM)
         able = (one for one in ways if one.facts.has_room(device, work.layers, kv_tokens))
         if (planner := next(able, None)) is None:
             return None
@@ -224,12 +219,12 @@ class ModelPlanner:
 
     def undrafted(self, work: AssignedWork) -> AssignedWork:
         """The work without the model that drafts, which would come too late."""
-        return replace(work, drafter=self._planning(work).without_drafter(TOO_LATE).drafter)
+        return replace(work, drafter=_planner_of(self, work).without_drafter(TOO_LATE).drafter)
 
     def fetch_s(self, node: Node, work: AssignedWork) -> float:
         """How long a node takes to fetch layers of which it has none, with the model that drafts on
         the first one."""
-        cost = self._planning(work).cost
+        cost = _planner_of(self, work).cost
         return cost.fetched_bytes(*work.layers) / download_bytes_per_s(node)
 
     def _planned(self, ring: Forecast, devices: Mapping[str, Device]) -> PlannedRing:
@@ -294,11 +289,17 @@ class ModelPlanner:
             for stage in planned.stages
         ]
         counts = [stage.layers[1] - stage.layers[0] for stage in planned.stages]
-        cost = self._planning(ring.stages[0].work).cost
+        cost = _planner_of(self, ring.stages[0].work).cost
         return forecast(cost, lent, counts, network, self.goal)
 
     def _placement(self, rings: Sequence[PlannedRing]) -> Plan:
         return Plan(self.goal, tuple(ring.forecast for ring in rings if ring.forecast is not None))
+
+
+def _planner_of(planner: ModelPlanner, work: AssignedWork) -> ModelPlanner:
+    """The planner for rings on which a model drafts as this work says."""
+    why = work.drafter.refused if work.drafter is not None else ""
+    return planner.without_drafter(why) if why else planner
 
 
 def _device(node: Node) -> Device:

@@ -1,4 +1,4 @@
-"""Drafters of a stage: copying on every head, and a small model where one is named.
+"""A small model that drafts beside a head's layers, where one is named.
 
 A stage that becomes its ring's head, by taking a lost one's layers, loads the model then.
 """
@@ -10,7 +10,6 @@ from dataclasses import replace
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared
 from molink.errors import NoRoomError, StageError, UserError
-from molink.stage.drafting.copying import Copying
 from molink.stage.drafting.drafters import Drafters
 from molink.stage.drafting.model_drafter import ModelDrafter
 from molink.stage_protocol.health import DRAFTER_CHARS_MAX
@@ -20,22 +19,14 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS
 log = logging.getLogger(__name__)
 
 
-def drafters_of(load: LoadStage, layers: Prepared, new_engine: Callable[[], Engine]) -> Drafters:
-    """Drafters of a stage that has loaded its layers. A model that cannot draft is named in a
-    warning, and the ring serves without."""
-    drafters = Drafters.of(Copying())
-    add_model(drafters, load, layers, new_engine)
-    return drafters
-
-
 def add_model(
-    drafters: Drafters, load: LoadStage, layers: Prepared, new_engine: Callable[[], Engine]
-) -> None:
-    """Have the model draft that a head is told to load, beside others; `drafters.trouble` says why
-    one does not."""
+    drafters: Drafters, new_engine: Callable[[], Engine], load: LoadStage, layers: Prepared
+) -> str | None:
+    """Have the model draft that a head is told to load, beside others; a sentence on why it does
+    not, as the ring serves without."""
     drafter = load.drafter
     if drafter is None or not layers.is_head:
-        return
+        return drafters.trouble
     try:
         if drafter.refused:
             raise UserError(drafter.refused)
@@ -44,6 +35,7 @@ def add_model(
         drafters.trouble = replace(drafter, refused=str(error) or type(error).__name__).trouble
         if not drafter.refused:  # Else whoever found it out has said so.
             log.warning("%s", drafters.trouble)
+    return drafters.trouble
 
 
 def _loaded(load: LoadStage, drafter: DraftModel, layers: Prepared, engine: Engine) -> ModelDrafter:

@@ -6,7 +6,9 @@ import pytest
 
 from molink.engine.local_engine import LocalEngine
 from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
-from molink.stage.drafting.loading import add_model, drafters_of
+from molink.stage.drafting.copying import Copying
+from molink.stage.drafting.drafters import Drafters
+from molink.stage.drafting.loading import add_model
 from molink.stage_protocol.messages import (
     TROUBLE_CHARS_MAX,
     DraftModel,
@@ -25,6 +27,12 @@ LOAD = LoadStage(
 @pytest.fixture(scope="module")
 def layers():
     return LocalEngine().prepare(LOAD, lambda fraction: None)
+
+
+def drafters_of(load, layers, new_engine):
+    drafters = Drafters.of(Copying())
+    assert add_model(drafters, new_engine, load, layers) == drafters.trouble
+    return drafters
 
 
 def names(drafters):
@@ -70,7 +78,7 @@ def test_a_stage_that_becomes_the_head_loads_it_then(layers):
     middle = replace(layers, is_head=False)
     drafters = drafters_of(LOAD, middle, LocalEngine)
     assert names(drafters) == ["copy"] and drafters.trouble is None
-    add_model(drafters, replace(LOAD, drafter=None), layers, LocalEngine)
+    add_model(drafters, LocalEngine, replace(LOAD, drafter=None), layers)
     assert names(drafters) == ["copy"]
-    add_model(drafters, LOAD, layers, LocalEngine)
+    add_model(drafters, LocalEngine, LOAD, layers)
     assert names(drafters) == ["copy", "small"]
