@@ -66,15 +66,13 @@ def start_stage(
     Raises UserError or StageError with one sentence.
     """
     layers = engine.prepare(load, progress_to(report))
-    drafters = Drafters.of(Copying())
-    add_drafter = partial(add_model, drafters, new_engine)
-    drafter_trouble = add_drafter(load, layers)
+    drafters, add_drafter = _drafting(new_engine, load, layers)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys)
     identity = kv_identity(load, layers)
     stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity)
     steer(stage_cache.host.steered(links.handle))
-    report(loaded_stage(layers, links, drafter_trouble, stage_cache.tiers))
+    report(loaded_stage(layers, links, drafters.trouble, stage_cache.tiers))
     join = expect_join()
     kept = _left_before(stage_cache, layers, join)
     _join(links, join, report, kept.away)
@@ -99,6 +97,16 @@ def start_stage(
         cache=stage_cache,
         drafting=drafters,
     )
+
+
+def _drafting(
+    new_engine: Callable[[], Engine], load: LoadStage, layers: Prepared
+) -> tuple[Drafters, Callable[[LoadStage, Prepared], str | None]]:
+    """Drafters of a stage, and what adds a model to them that is named later."""
+    drafters = Drafters.of(Copying())
+    add_drafter = partial(add_model, drafters, new_engine)
+    add_drafter(load, layers)
+    return drafters, add_drafter
 
 
 def _left_before(cache: StageCache, layers: Prepared, join: EnterRing) -> RowsKept:
