@@ -47,6 +47,12 @@ def printable_line(text: str) -> str:
     return text.translate(_LINE)
 
 
+def plain_line(text: str) -> str:
+    """The same, with U+FFFD also for what Python does not count as printable, such as spaces that
+    do not break: what messages between a stage and its supervisor take."""
+    return "".join(letter if letter.isprintable() else REPLACEMENT for letter in text)
+
+
 def is_printable(text: str) -> bool:
     """Whether a terminal would show all of it, in one line, and obey nothing."""
     return text.translate(_LINE) == text

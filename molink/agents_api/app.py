@@ -46,13 +46,15 @@ def create_agents_app(
     given_by: GivenBy,
     made_wait: MadeWait = lambda pc: None,
     *,
+    drafter: OfferedFiles | None = None,
     bytes_per_s_max: float | None = None,
 ) -> web.Application:
-    """The application where agents join, fetch the `offered` weights (see `add_weights_routes`),
-    and are told what they have given."""
+    """The application where agents join, fetch the `offered` weights and those of a `drafter` (see
+    `add_weights_routes`), and are told what they have given."""
     app = web.Application(middlewares=[errors_in_shape], client_max_size=SEALED_BYTES_MAX)
     add_join_route(app, joining)
-    add_weights_routes(app, offered, pc_of_token, made_wait, bytes_per_s_max=bytes_per_s_max)
+    routed = app, offered, pc_of_token, made_wait
+    add_weights_routes(*routed, drafter=drafter, bytes_per_s_max=bytes_per_s_max)
     _add_given_route(app, pc_of_token, given_by)
     app.add_routes([web.post(ECHO_PATH, _echo)])
     app.add_routes([web.route("*", "/{path:.*}", _nothing_here)])

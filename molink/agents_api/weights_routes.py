@@ -1,8 +1,9 @@
 """The endpoints where nodes fetch the files of their layers.
 
 `GET /weights/manifest` lists what there is (see `checkpoint.weights_manifest`), `GET
-/weights/files/NAME` gives any range of it. Both want a node's bearer token. Only names of the
-manifest are served, so no path leads out of the model's directory.
+/weights/files/NAME` gives any range of it; below `/weights/drafter` lies so a model that drafts.
+All want a node's bearer token. Only names of the manifest are served, so no path leads out of the
+model's directory.
 
 Until every file is hashed the manifest is answered with 503 and a time to come back. Giving out
 each file as soon as its sums are known was rejected: the sums come at several times the rate of a
@@ -36,6 +37,7 @@ from molink.agents_api.slots import (
     TakenOverError,
 )
 from molink.api.errors import ApiError
+from molink.checkpoint.weights_manifest import DRAFTER_PART
 from molink.control.versions import PROTOCOL_HEADER, UNTOLD, own_protocols
 from molink.token_bucket import TokenBucket
 
@@ -203,24 +205,35 @@ def add_weights_routes(
     pc_of_token: PcOfToken,
     made_wait: MadeWait = lambda pc: None,
     *,
+    drafter: OfferedFiles | None = None,
     downloads_max: int = DOWNLOADS_MAX,
     bytes_per_s_max: float | None = None,
 ) -> WeightsRoutes:
-    """Serve `offered` under /weights/ to those whose token is one of a PC.
+    """Serve `offered` under /weights/ to those whose token is one of a PC, and a `drafter` under
+    /weights/drafter/.
 
     `bytes_per_s_max` caps all downloads together. The app needs the middleware of `create_app`,
-    which turns refusals into answers. The routes returned count the bytes that went out.
+    which turns refusals into answers. The routes returned count the bytes that went out of
+    `offered`.
     """
     routes = WeightsRoutes(
         offered, pc_of_token, made_wait, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
     )
+    _add_routes(app, "/weights", routes)
+    if drafter is not None:
+        shared = routes.slots, routes.cap
+        beside = WeightsRoutes(drafter, pc_of_token, made_wait, *shared)
+        _add_routes(app, f"/weights/{DRAFTER_PART}", beside)
+    return routes
+
+
+def _add_routes(app: web.Application, path: str, routes: WeightsRoutes) -> None:
     app.add_routes(
         [
-            web.get("/weights/manifest", routes.get_manifest),
-            web.get("/weights/files/{name}", routes.get_file),
+            web.get(f"{path}/manifest", routes.get_manifest),
+            web.get(f"{path}/files/{{name}}", routes.get_file),
         ]
     )
-    return routes
 
 
 def pc_that_asks(request: web.Request, pc_of_token: PcOfToken, what_is: str) -> str:

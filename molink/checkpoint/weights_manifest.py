@@ -33,6 +33,9 @@ WEIGHTS_SUFFIX = ".safetensors"
 SMALL_SUFFIXES = tuple(pattern.removeprefix("*") for pattern in SMALL_FILES)
 """Ends of the names of all other files that are taken, so that no checkpoint brings code."""
 
+DRAFTER_PART = "drafter"
+"""Part of the URL below which a model that drafts lies, beside the served one's manifest."""
+
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}$"
 """No slash and no dot in front: a name can lead nowhere else."""
 

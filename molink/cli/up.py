@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from molink.api.access import Access
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
+    from molink.checkpoint.checkpoint import Checkpoint
     from molink.control.registry.registry import Registry
     from molink.coordinator.cluster import Cluster
     from molink.coordinator.start import Coordinator
@@ -116,19 +117,23 @@ async def _start_agents_api(
     from molink.agents_api.app import create_agents_app
     from molink.agents_api.offered_files import OfferedFiles
     from molink.api import start_api
+    from molink.serving.served_model import public_name
 
-    cluster = coordinator.cluster
-    offered = OfferedFiles(
-        coordinator.checkpoint, settings.data_dir / "weights", name=cluster.service.model.name
-    )
-    await offered.start()
-    stack.push_async_callback(offered.close)
+    async def offer(checkpoint: "Checkpoint", name: str) -> OfferedFiles:
+        files = OfferedFiles(checkpoint, settings.data_dir / "weights", name=name)
+        await files.start()
+        stack.push_async_callback(files.close)
+        return files
+
+    cluster, drafter = coordinator.cluster, coordinator.drafter
+    offered = await offer(coordinator.checkpoint, cluster.service.model.name)
     app = create_agents_app(
         coordinator.joining,
         offered,
         coordinator.registry.pc_of_token,
         cluster.given_by,
         coordinator.made_wait,
+        drafter=None if drafter is None else await offer(drafter, public_name(drafter.name)),
         bytes_per_s_max=settings.weights_bytes_per_s,
     )
     tls = coordinator.agents_tls

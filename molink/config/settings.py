@@ -11,7 +11,6 @@ from pathlib import Path
 
 from molink.config.groups import (
     COUNT_MAX,
-    DRAFTERS,
     NODES_MAX,
     ApiSettings,
     CacheSettings,
@@ -192,11 +191,6 @@ class UpSettings:
             )
         if self.relay and not ADDRESS.fullmatch(self.relay):
             raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
-        if self.ring.drafter not in DRAFTERS:
-            raise UserError(
-                "--drafter takes auto, none, copy or tail here: a model that drafts runs in molink "
-                "serve."
-            )
 
     def api_url(self, port: int) -> str:
         """URL at which users reach the API, with the port that was found for it."""

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from molink.checkpoint.checkpoint import Checkpoint
+from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.config.data_dir import only_one
 from molink.config.settings import UpSettings
 from molink.control.addresses import TlsFiles
@@ -39,8 +39,10 @@ from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.report.cluster import RelayReport
+from molink.serving.drafter import draft_model
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel
+from molink.stage_protocol.messages import DraftModel
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
 
@@ -61,6 +63,8 @@ class Coordinator:
     joining: JoinService
     registry: Registry
     checkpoint: Checkpoint
+    drafter: Checkpoint | None
+    """Model that drafts, which agents fetch from here; None: there is none."""
     agents_tls: ssl.SSLContext
     """What the port for agents presents itself with."""
     made_wait: Callable[[str], None]
@@ -80,7 +84,8 @@ async def start_coordinator(
     """
     # Before there is a broker, which gives up a client that is silent for seconds.
     model = await asyncio.to_thread(model_of, settings.served)
-    planner = await asyncio.to_thread(_planner, settings, model)
+    drafter = await asyncio.to_thread(draft_model, settings.ring.drafter, model)
+    planner = await asyncio.to_thread(_planner, settings, model, drafter)
     async with AsyncExitStack() as stack:
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
         stores = stack.enter_context(open_stores(settings.data_dir, model.card.name))
@@ -105,6 +110,7 @@ async def start_coordinator(
             JoinService(registry, broker, host, tls.trust, size, suspensions),
             registry,
             model.checkpoint,
+            _offered(drafter, planner),
             tls.server_context(),
             lambda pc: book.make_wait(pc, time.monotonic()),
             lambda split: _best_plan(planner, book, split),
@@ -150,7 +156,7 @@ def _ring_settings(settings: UpSettings) -> str:
     or of another protocol, does not take them over."""
     speaks, served = own_protocols().newest, settings.served
     terms = settings.ring.terms(settings.api)
-    return repr((speaks, served.model, served.dtype, served.kv_dtype, terms))
+    return repr((speaks, served.model, served.dtype, served.kv_dtype, settings.ring.drafter, terms))
 
 
 def _best_plan(
@@ -187,10 +193,18 @@ async def _started_broker(
     return broker
 
 
-def _planner(settings: UpSettings, model: ServedModel) -> ModelPlanner:
-    hub_id = model.checkpoint.hub_id
-    weights = WeightsSource(model=hub_id or model.card.name, from_hub=bool(hub_id))
-    return ModelPlanner.of(model.path, model.description, weights, settings, model.card.name)
+def _planner(settings: UpSettings, model: ServedModel, drafter: DraftModel | None) -> ModelPlanner:
+    hub_id, name = model.checkpoint.hub_id, model.card.name
+    weights = WeightsSource(model=hub_id or name, from_hub=bool(hub_id))
+    return ModelPlanner.of(model.path, model.description, weights, settings, name, drafter)
+
+
+def _offered(drafter: DraftModel | None, planner: ModelPlanner) -> Checkpoint | None:
+    """The model that drafts, where agents fetch it from here."""
+    planned = planner.drafter
+    if drafter is None or planned is None or planned.refused or planned.weights.from_hub:
+        return None
+    return open_checkpoint(drafter.model)
 
 
 def _host_for_agents(settings: UpSettings, broker: Broker) -> str:

@@ -377,7 +377,8 @@ def added_work(held: AssignedWork, wanted: AssignedWork) -> AssignedWork:
     """The part of `wanted` that is not `held`, where what is held stays as it is. Raises StageError
     where it would not."""
     (start, stop), (first, end) = held.layers, wanted.layers
-    same = replace(wanted, layers=held.layers, kv_tokens=held.kv_tokens) == held
+    layers, drafter = held.layers, held.drafter
+    same = replace(wanted, layers=layers, kv_tokens=held.kv_tokens, drafter=drafter) == held
     if same and start == first and stop < end:
         return replace(wanted, layers=(stop, end))
     if same and stop == end and first < start:

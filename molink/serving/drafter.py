@@ -7,6 +7,7 @@ not carry a copy. Where that is wrong few of its drafts come true, and the ring 
 """
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from molink.checkpoint.checkpoint import open_checkpoint
@@ -15,6 +16,7 @@ from molink.checkpoint.draft_layer import Packaging
 from molink.checkpoint.layer_sizes import draft_layer_of
 from molink.config.groups import DRAFTERS, TAIL_DRAFTERS
 from molink.errors import UserError
+from molink.printable import plain_line
 from molink.serving.foreign_drafters import check_drafts_here
 from molink.serving.served_model import ServedModel, load_tokenizer, public_name
 from molink.stage_protocol.messages import DraftModel
@@ -23,15 +25,21 @@ log = logging.getLogger(__name__)
 
 
 def draft_model(drafter: str, served: ServedModel) -> DraftModel | None:
-    """The model that `--drafter` names; None where it names none, or one that cannot draft for the
-    served model, which is said in a warning: a ring serves without."""
+    """The model that `--drafter` names; None where it names none. One that cannot draft for the
+    served model is refused, and a warning says why: a ring serves without."""
     if drafter in DRAFTERS:
         return None
+    named = DraftModel(drafter, 1, plain_line(public_name(drafter)))
     try:
-        return _checked(drafter, served)
+        checkpoint = open_checkpoint(drafter)
+        check_drafts_here(drafter, checkpoint.config())
+        description = describe(checkpoint)
+        _check_words(served, description)
     except (UserError, OSError, ValueError) as error:
-        log.warning("The ring serves without the drafter %s: %s", drafter, error)
-        return None
+        refused = replace(named, refused=str(error))
+        log.warning("%s", refused.trouble)
+        return refused
+    return replace(named, layers=description.layers)
 
 
 def tail_drafts(drafter: str, model: str) -> bool:
@@ -48,14 +56,6 @@ def tail_drafts(drafter: str, model: str) -> bool:
     elif drafter == "tail":
         log.warning("The ring serves without drafts of its tail: %s has no layer for it.", model)
     return False
-
-
-def _checked(drafter: str, served: ServedModel) -> DraftModel:
-    checkpoint = open_checkpoint(drafter)
-    check_drafts_here(drafter, checkpoint.config())
-    description = describe(checkpoint)
-    _check_words(served, description)
-    return DraftModel(drafter, description.layers, public_name(drafter))
 
 
 def _check_words(served: ServedModel, description: ModelDescription) -> None:

@@ -3,7 +3,7 @@
 What it holds is neither loaded again nor moved: its engine loads the new layers beside those that
 it has, and all compute as one. Where the new ones are behind, the log of what was sent feeds them,
 and another log begins for what leaves from now on. One that becomes its ring's head listens anew,
-for the tail and for the coordinator.
+for the tail and for the coordinator, and loads the model that drafts.
 """
 
 from collections.abc import Callable
@@ -46,6 +46,8 @@ class Extender:
     """Loader of a lost stage's layers beside those of this process."""
 
     engine: Engine
+    add_drafter: Callable[[LoadStage, Prepared], str | None]
+    """Loads the model that drafts beside a head's layers; why it does not draft."""
     cache: StageCache
     report: Callable[[Fact], None]
     steer: Callable[[Steered], None]
@@ -57,7 +59,8 @@ class Extender:
         held = Held(present.sent.log, computed)
         layers = self.engine.prepare(load, progress_to(self.report), held)
         more = self._working(present, layers, load)
-        self.report(loaded_stage(layers, more.links, self.cache.tiers_of(layers)))
+        trouble = self.add_drafter(load, layers)
+        self.report(loaded_stage(layers, more.links, trouble, self.cache.tiers_of(layers)))
         return more
 
     def _working(self, present: StageWorkings, layers: Prepared, load: LoadStage) -> StageWorkings:
@@ -82,10 +85,16 @@ def progress_to(report: Callable[[Fact], None]) -> Callable[[float], None]:
 
 
 def loaded_stage(
-    layers: Prepared, links: StageLinks, tiers: CacheTiers | None = None
+    layers: Prepared,
+    links: StageLinks,
+    drafter_trouble: str | None,
+    tiers: CacheTiers | None = None,
 ) -> StageLoaded:
     """Report of a stage once its layers are there."""
-    coordinator_port = links.ports[1] if layers.is_head else None
     return replace(
-        layers.loaded, port=links.ports[0], coordinator_port=coordinator_port, tiers=tiers
+        layers.loaded,
+        port=links.ports[0],
+        coordinator_port=links.ports[1] if layers.is_head else None,
+        tiers=tiers,
+        drafter_trouble=drafter_trouble,
     )

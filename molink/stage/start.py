@@ -5,13 +5,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared, RowsKept
 from molink.stage.cache.kept_index import kv_identity
 from molink.stage.cache.stage_cache import StageCache
-from molink.stage.drafting.loading import drafters_of
+from molink.stage.drafting.copying import Copying
+from molink.stage.drafting.drafters import Drafters
+from molink.stage.drafting.loading import add_model
 from molink.stage.entering import resume_of
 from molink.stage.event_files import EventFiles
 from molink.stage.extending import Extender, loaded_stage, progress_to
@@ -63,13 +66,13 @@ def start_stage(
     Raises UserError or StageError with one sentence.
     """
     layers = engine.prepare(load, progress_to(report))
-    drafters = drafters_of(load, layers, new_engine)
+    drafters, add_drafter = _drafting(new_engine, load, layers)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys)
     identity = kv_identity(load, layers)
     stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity)
     steer(stage_cache.host.steered(links.handle))
-    report(loaded_stage(layers, links, stage_cache.tiers))
+    report(loaded_stage(layers, links, drafters.trouble, stage_cache.tiers))
     join = expect_join()
     kept = _left_before(stage_cache, layers, join)
     _join(links, join, report, kept.away)
@@ -89,11 +92,21 @@ def start_stage(
         shadowing=shadowing,
         next_command=next_command,
         new_core=new_core,
-        extend=Extender(engine, stage_cache, report, steer),
+        extend=Extender(engine, add_drafter, stage_cache, report, steer),
         report=report,
         cache=stage_cache,
         drafting=drafters,
     )
+
+
+def _drafting(
+    new_engine: Callable[[], Engine], load: LoadStage, layers: Prepared
+) -> tuple[Drafters, Callable[[LoadStage, Prepared], str | None]]:
+    """Drafters of a stage, and what adds a model to them that is named later."""
+    drafters = Drafters.of(Copying())
+    add_drafter = partial(add_model, drafters, new_engine)
+    add_drafter(load, layers)
+    return drafters, add_drafter
 
 
 def _left_before(cache: StageCache, layers: Prepared, join: EnterRing) -> RowsKept:

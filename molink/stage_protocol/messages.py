@@ -16,6 +16,7 @@ from annotated_types import Ge, Le, MaxLen, Predicate
 from molink.checkpoint.kv_format import KvDtype
 from molink.errors import FrameError
 from molink.json_object import JsonObject
+from molink.printable import plain_line
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.health import FIGURE_MAX, RoomOffer, StageHealth
 from molink.wire.curve_keys import CurveKeys, check_keys
@@ -37,6 +38,14 @@ Name = Annotated[str, MaxLen(20), Predicate(str.isprintable)]
 
 Reason = Annotated[str, MaxLen(200), Predicate(str.isprintable)]
 """A clause for a person."""
+
+TROUBLE_CHARS_MAX = 400
+
+Trouble = Annotated[str, MaxLen(TROUBLE_CHARS_MAX), Predicate(str.isprintable)]
+"""A sentence for a person, with what else has been said of it."""
+
+DRAFTER_KV_TOKENS_MAX = 65_536
+"""Tokens of a drafter's KV, at most: 16 users of 4,000 tokens. Further ones are served without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,18 @@ class DraftModel:
     layers: Annotated[int, Ge(1)]
     name: Annotated[str, Predicate(str.isprintable)]
     """Name for people."""
+    kv_tokens: Annotated[int, Ge(1)] = DRAFTER_KV_TOKENS_MAX
+    """Tokens of KV that it may hold."""
+    refused: str = ""
+    """Why it is not to draft; empty: it is."""
+
+    @property
+    def trouble(self) -> str:
+        """A sentence on why it does not draft; empty: it is to."""
+        if not self.refused:
+            return ""
+        sentence = f"The ring serves without the drafter {self.name}: {self.refused}"
+        return plain_line(sentence)[:TROUBLE_CHARS_MAX]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +115,7 @@ class LoadStage:
     cache_room: CacheRoom | None = None
     """Room for cached KV; None: it stays in the device's memory."""
     drafter: DraftModel | None = None
-    """Model that drafts, on the head of a ring; None: it has none."""
+    """Model that drafts, on the head of a ring; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +264,8 @@ class StageLoaded:
     many as have blocks."""
     drafts: bool = False
     """Whether it has the checkpoint's layer that drafts, on the tail of a ring."""
+    drafter_trouble: Trouble | None = None
+    """Why the model that was to draft here does not; None: it does, or there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,14 +59,18 @@ class ModelCost:
     drafts_at_tail: bool = False
     """Whether the last stage drafts: with a layer that is counted with its last one, and with the
     embedding table."""
+    drafter_bytes: int = 0
+    """Weights and KV of a model that drafts, in the first stage beside all else."""
+    drafter_file_bytes: int = 0
+    """Bytes of its weights as they are fetched."""
 
     def __post_init__(self) -> None:
         if not self.layer_bytes or min(*self.layer_bytes, self.row_bytes) < 1:
             raise ValueError("a model has layers, and bytes in each and in a row")
         if self.kv_bytes < (0 if self.layer_state_bytes else 1):
             raise ValueError("a model keeps KV of a token, or a state of a request")
-        if min(self.head_bytes, self.tail_bytes) < 0:
-            raise ValueError("tables have no less than 0 bytes")
+        if min(self.head_bytes, self.tail_bytes, self.drafter_bytes, self.drafter_file_bytes) < 0:
+            raise ValueError("tables and drafters have no less than 0 bytes")
         if self.layer_work and len(self.layer_work) != len(self.layer_bytes):
             raise ValueError("layer_work has a number for each layer, or none at all")
         if self.layer_file_bytes and len(self.layer_file_bytes) != len(self.layer_bytes):
@@ -130,8 +134,9 @@ class ModelCost:
         )
 
     def ends_bytes(self, is_head: bool, is_tail: bool) -> int:
-        """Weights of a stage beside its layers."""
-        return self._ends(self.head_bytes, self.tail_bytes, is_head, is_tail)
+        """Weights of a stage beside its layers, a drafter and its KV included."""
+        ends = self._ends(self.head_bytes, self.tail_bytes, is_head, is_tail)
+        return ends + self.drafter_bytes * is_head
 
     def _ends(self, head: int, tail: int, is_head: bool, is_tail: bool) -> int:
         embeds = is_head or self.embeds_everywhere or (is_tail and self.drafts_at_tail)
@@ -154,4 +159,5 @@ class ModelCost:
         head = self.head_bytes if self.head_file_bytes is None else self.head_file_bytes
         tail = self.tail_bytes if self.tail_file_bytes is None else self.tail_file_bytes
         ends = self._ends(head, tail, start == 0, end == self.layers)
+        ends += self.drafter_file_bytes * (start == 0)
         return sum(self.fetched_layers[start:end]) + ends + self.each_file_bytes

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -102,6 +103,28 @@ async def test_the_manifest_says_what_there_is(start, model):
     tensor = entry.table.tensors[1]
     assert data[tensor.start : tensor.stop] == data[-400:]
     assert manifest.weight_map() == {f"model.layers.{n}.a": FILE for n in range(2)}
+
+
+async def test_a_model_that_drafts_lies_beside_the_served_one(start, tmp_path):
+    """One cap and one line of downloads for both; names of one are none of the other's."""
+    small = shutil.copytree(tmp_path / "model", tmp_path / "small")
+    (small / "more.json").write_text("{}")
+    drafter = OfferedFiles(open_checkpoint(str(small)), tmp_path / "sums", name="small")
+    url, _ = await start(drafter=drafter)
+    assert (await get(f"{url}/drafter/manifest"))[0] == 503, "not hashed yet"
+    await drafter.start()
+    await drafter.ready()
+    status, body, _ = await get(f"{url}/drafter/manifest")
+    assert (status, WeightsManifest.model_validate_json(body).model) == (200, "small")
+    assert (await get(f"{url}/drafter/files/more.json"))[:2] == (200, b"{}")
+    assert (await get(f"{url}/files/more.json"))[0] == 404
+    assert (await get(f"{url}/drafter/manifest", {}))[0] == 401
+    await drafter.close()
+
+
+async def test_without_a_model_that_drafts_there_is_none(start):
+    url, _ = await start()
+    assert (await get(f"{url}/drafter/manifest"))[0] == 404
 
 
 async def test_the_manifest_travels_compressed(start):

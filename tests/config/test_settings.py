@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.config.groups import ApiSettings
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule, LinkShape
 from molink.config.setting import settings_of
@@ -186,6 +187,6 @@ def test_a_width_that_no_span_has_is_refused(width):
         serve_settings(draft_width_max=width)
 
 
-def test_a_model_that_drafts_runs_in_serve_alone():
-    with pytest.raises(UserError, match="runs in molink serve"):
-        up_settings(drafter="/models/small")
+def test_agents_may_draft_with_a_small_model():
+    ring = up_settings(drafter="/models/small", draft_width_max=3).ring
+    assert (ring.drafter, ring.terms(ApiSettings()).draft_width_max) == ("/models/small", 3)

@@ -59,6 +59,8 @@ EXPECTED = {
         "--relay-secret-file",
         "--min-nodes",
         "--audit-share",
+        "--drafter",
+        "--draft-width-max",
         "--no-keys",
         "--allowed-host",
         "--wait",

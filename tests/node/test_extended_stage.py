@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from molink.control.messages.assignment import Assignment, Extend
+from molink.control.messages.payloads import AssignedDrafter
 from molink.errors import StageError
 from molink.node.stage_manager import added_work
 from tests.coordinator.examples import WORK
@@ -26,6 +27,14 @@ EXTENDED = Assignment(revision=3, epoch=6, command=Extend(work=MORE))
 def test_what_is_added_is_on_one_side_of_what_is_held(wanted, added):
     work = replace(OWN, layers=wanted, kv_tokens=50)
     assert added_work(OWN, work) == replace(work, layers=added)
+
+
+def test_a_model_that_drafts_is_not_what_is_held():
+    """It may come with the first layer, or not as it was thought before."""
+    source = WORK.weights
+    drafter = AssignedDrafter(weights=source, layers=2, kv_tokens=16, refused="too late")
+    work = replace(OWN, layers=(0, 4), kv_tokens=50, drafter=drafter)
+    assert added_work(OWN, work) == replace(work, layers=(0, 2))
 
 
 @pytest.mark.parametrize("changes", [{"layers": (0, 7)}, {"layers": (4, 7)}, {"dtype": "bfloat16"}])

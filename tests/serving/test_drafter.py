@@ -61,23 +61,24 @@ def test_the_first_other_word_is_named(served, caplog):
     others = {word: id_ if id_ != 77 else 10**6 for word, id_ in vocabulary.items()}
     card = SimpleNamespace(tokenizer=SimpleNamespace(get_vocab=lambda: others))
     with caplog.at_level(logging.WARNING):
-        assert draft_model(str(DEMO_MODEL_DIR), SimpleNamespace(card=card)) is None
+        refused = draft_model(str(DEMO_MODEL_DIR), SimpleNamespace(card=card))
     (sentence,) = caplog.messages
+    assert sentence == refused.trouble
     assert "token 77" in sentence
-    assert "serves without" in sentence
+    assert "serves without the drafter demo:" in sentence
 
 
 def test_a_folder_that_holds_no_model_is_named_and_costs_no_ring(served, caplog, tmp_path):
     (tmp_path / "config.json").write_text("{")
     for path in (tmp_path, tmp_path / "none"):
-        assert draft_model(str(path), served) is None
+        assert draft_model(str(path), served).refused
     assert len(caplog.messages) == 2
     assert str(tmp_path) in caplog.messages[0]
 
 
 def test_without_a_tokenizer_no_words_are_known(served, caplog):
     bare = SimpleNamespace(card=SimpleNamespace(tokenizer=None))
-    assert draft_model(str(DEMO_MODEL_DIR), bare) is None
+    assert draft_model(str(DEMO_MODEL_DIR), bare).refused
     assert "tokenizer" in caplog.messages[0]
 
 
@@ -90,7 +91,7 @@ def test_a_drafter_without_a_tokenizer_has_the_models_words(served, caplog):
 
 def test_without_a_tokenizer_it_needs_as_many_words(served, caplog, tmp_path):
     save_tiny("llama", tmp_path, "float32")
-    assert draft_model(str(tmp_path), served) is None
+    assert draft_model(str(tmp_path), served).refused
     assert f"160 words where the model has {served.description.vocabulary_size}" in caplog.text
 
 
@@ -98,8 +99,8 @@ def test_two_without_a_tokenizer_need_as_many_words(caplog, tmp_path):
     for name, words in (("one", 0), ("other", 1)):
         save_tiny("llama", tmp_path / name, "float32", vocab_size=160 + words)
     bare = read_served_model(str(tmp_path / "one"), None)
-    assert draft_model(str(tmp_path / "one"), bare).layers
-    assert draft_model(str(tmp_path / "other"), bare) is None
+    assert not draft_model(str(tmp_path / "one"), bare).refused
+    assert draft_model(str(tmp_path / "other"), bare).refused
     assert "161 words where the model has 160" in caplog.messages[0]
 
 
@@ -114,7 +115,7 @@ def test_drafters_that_read_several_stages_are_refused_with_the_reason(
     served, caplog, tmp_path, config
 ):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert draft_model(str(tmp_path), served) is None
+    assert draft_model(str(tmp_path), served).refused
     (sentence,) = caplog.messages
     assert "three hidden" in sentence or "hidden states of three layers" in sentence
     assert "every row on every hop" in sentence
@@ -130,7 +131,7 @@ def test_kinds_of_drafters():
 
 def test_an_assistant_of_gemma_does_not_draft_at_the_head(served, caplog, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4_assistant"}))
-    assert draft_model(str(tmp_path), served) is None
+    assert draft_model(str(tmp_path), served).refused
     assert "keys and values of the model's last layers" in caplog.messages[0]
 
 

@@ -6,16 +6,19 @@ from, another one's download never removes.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from molink.checkpoint.stage_size import stage_size
-from molink.control.messages.payloads import AssignedWork
-from molink.errors import StageError
+from molink.checkpoint.weights_manifest import DRAFTER_PART
+from molink.control.messages.payloads import AssignedDrafter, AssignedWork, WeightsSource
+from molink.errors import MolinkError, StageError
 from molink.node.kept_cache import KeptCache
 from molink.node.stage_handle import StageHandle, WarmStage
-from molink.stage_protocol.messages import LoadStage
+from molink.printable import plain_line
+from molink.stage_protocol.messages import DraftModel, LoadStage
 from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.membership import (
     MemberAdmission,
@@ -30,8 +33,13 @@ from molink_agent.limits.limits import OwnerLimits
 from molink_agent.limits.owner_policy import OwnerPolicy
 from molink_agent.probe.machine import disk_free_bytes, read_machine
 from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
-from molink_agent.weights.source import Downloaded
+from molink_agent.weights.source import Downloaded, Source
 from molink_scheduler.units import GB
+
+log = logging.getLogger(__name__)
+
+LAYERS_SHARE = 0.9
+"""Share of a download's progress that is of the layers, where a model that drafts comes after."""
 
 WARM_BYTES_SPARE = 2 * GB
 """Bytes of unused memory from which a process may wait for a stage: with torch it takes a quarter
@@ -44,15 +52,42 @@ class WeightsCache:
 
     pc: ThisPc
     _fetching: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _used: dict[int, Path] = field(default_factory=dict)
-    """Directory of weights that each node asked for last, by its number."""
+    _used: dict[int, frozenset[Path]] = field(default_factory=dict)
+    """Directories of weights that each node asked for last, by its number."""
 
     async def get(
         self, number: int, member: Membership, work: AssignedWork, report: Callable[[float], None]
     ) -> str:
         """Fetch what is missing of a stage's layers, from the hub or from the coordinator that the
         node has joined; the directory to load them from. Raises MolinkError."""
-        source = HubSource(work.weights.model) if work.weights.from_hub else member.weights
+        source = _source(work.weights, member)
+        path = await self._ensured(number, source, range(*work.layers), report)
+        self._used[number] = frozenset({path})
+        return str(path)
+
+    async def get_drafter(
+        self,
+        number: int,
+        member: Membership,
+        drafter: AssignedDrafter,
+        report: Callable[[float], None],
+    ) -> str:
+        """Fetch what is missing of a model that drafts beside a stage's layers; its directory.
+        Raises MolinkError."""
+        source = _source(drafter.weights, member, f"/{DRAFTER_PART}")
+        path = await self._ensured(number, source, range(drafter.layers), report, self._own(number))
+        self._used[number] = self._own(number) | {path}
+        return str(path)
+
+    async def _ensured(
+        self,
+        number: int,
+        source: Source,
+        layers: range,
+        report: Callable[[float], None],
+        own: frozenset[Path] = frozenset(),
+    ) -> Path:
+        """`own`: directories that the node's stage will use beside this one."""
         stage = self.pc.stages[number]
 
         def progress(downloaded: Downloaded) -> None:
@@ -61,18 +96,19 @@ class WeightsCache:
 
         async with self._fetching:
             try:
-                path = await ensure_weights(
+                return await ensure_weights(
                     source,
-                    range(*work.layers),
+                    layers,
                     self.pc.data_dir / WEIGHTS_DIR,
-                    WeightsLimits(disk_bytes_max=self._cap(), keep=self._kept(number)),
+                    WeightsLimits(disk_bytes_max=self._cap(), keep=self._kept(number) | own),
                     progress,
                     drafts=work.drafts,
                 )
             finally:
                 stage.download = None
-        self._used[number] = path
-        return str(path)
+
+    def _own(self, number: int) -> frozenset[Path]:
+        return self._used.get(number, frozenset())
 
     def _cap(self) -> int | None:
         limits, free = self.pc.limits.limits, disk_free_bytes(self.pc.data_dir)
@@ -82,9 +118,17 @@ class WeightsCache:
         """Weights from which the stages of other nodes run."""
         return frozenset(
             path
-            for other, path in self._used.items()
+            for other, paths in self._used.items()
+            for path in paths
             if other != number and self.pc.stages[other].manager.busy
         )
+
+
+def _source(weights: WeightsSource, member: Membership, part: str = "") -> Source:
+    """The hub, or a part of what the coordinator offers that the node has joined."""
+    if weights.from_hub:
+        return HubSource(weights.model)
+    return replace(member.weights, url=f"{member.weights.url}{part}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +154,15 @@ class AgentStageLauncher:
     _kept: KeptCache = field(default_factory=KeptCache)
     _memory_bytes: int = 0
     """Lent to the stage that is being prepared."""
+    _drafter: DraftModel | None = None
+    """Model that is to draft beside that stage."""
 
     async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         """Start the stage's process, and download meanwhile what is missing of its layers."""
         promised = await self._check(work)
         await self._warm.begin(work.threads)
         try:
-            member = self.admission.membership
-            directory = await self.cache.get(self.number, member, work, report)
+            directory = await self._fetch(work, report)
             self._memory_bytes = (await self._check(work, directory, promised)).memory_bytes
             return directory
         except BaseException:
@@ -136,8 +181,38 @@ class AgentStageLauncher:
     ) -> LoadStage:
         """Download what is missing of layers that the stage takes beside its own."""
         self._memory_bytes = (await self._check(work)).memory_bytes
-        directory = await self.cache.get(self.number, self.admission.membership, work, report)
-        return self._command(work, directory, allowed)
+        return self._command(work, await self._fetch(work, report), allowed)
+
+    async def _fetch(self, work: AssignedWork, report: Callable[[float], None]) -> str:
+        """Fetch a stage's layers, and the model that drafts beside the first of them."""
+        drafter = work.drafter if work.layers[0] == 0 else None
+        share = 1.0 if drafter is None or drafter.refused else LAYERS_SHARE
+        member = self.admission.membership
+        directory = await self.cache.get(
+            self.number, member, work, lambda done: report(share * done)
+        )
+        self._drafter = None
+        if drafter is not None:
+            rest = 1.0 - share
+            self._drafter = await self._drafting(drafter, lambda done: report(share + rest * done))
+        return directory
+
+    async def _drafting(
+        self, drafter: AssignedDrafter, report: Callable[[float], None]
+    ) -> DraftModel:
+        """The model that drafts, once it is here; refused where it cannot be had."""
+        name = plain_line(drafter.weights.model)
+        named = DraftModel("", drafter.layers, name, drafter.kv_tokens, drafter.refused)
+        if drafter.refused:
+            return named
+        try:
+            member = self.admission.membership
+            path = await self.cache.get_drafter(self.number, member, drafter, report)
+        except MolinkError as error:
+            named = replace(named, refused=str(error))
+            log.warning("%s", named.trouble)
+            return named
+        return replace(named, model=path)
 
     def _command(self, work: AssignedWork, directory: str, allowed: tuple[str, ...]) -> LoadStage:
         pair, pc = self.admission.pair, self.cache.pc
@@ -149,6 +224,7 @@ class AgentStageLauncher:
             keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
             memory_bytes=self._memory_bytes,
             cache_room=lent if work.prefix_cache else None,
+            drafter=self._drafter,
         )
 
     async def stand_ready(self, work: AssignedWork) -> None:

@@ -38,7 +38,14 @@ from molink.control.messages.base import (
 from molink.control.versions import UNTOLD
 from molink.json_object import JsonObject
 from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import HEALTH, LOADED, StageLoaded, StageReady, StageWork
+from molink.stage_protocol.messages import (
+    DRAFTER_KV_TOKENS_MAX,
+    HEALTH,
+    LOADED,
+    StageLoaded,
+    StageReady,
+    StageWork,
+)
 from molink_scheduler.kv.changes import AwayBlocks
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.resume import RESUMED_MAX
@@ -223,6 +230,17 @@ class WeightsSource(Message):
     from_hub: bool = False
 
 
+class AssignedDrafter(Message):
+    """Small model that drafts on the head of a ring, and where its node gets it."""
+
+    weights: WeightsSource
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    kv_tokens: Annotated[int, Field(ge=1, le=DRAFTER_KV_TOKENS_MAX)]
+    """Tokens of KV that it may hold."""
+    refused: Sentence = ""
+    """Why it is not to draft; empty: it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class AssignedWork(StageWork):
     """Work of a stage on a node, and where the node gets the weights."""
@@ -230,6 +248,8 @@ class AssignedWork(StageWork):
     weights: WeightsSource = field(kw_only=True)
     prefix_cache: bool = field(default=True, kw_only=True)
     """Whether the ring is to cache KV, for which the node's owner may lend room."""
+    drafter: AssignedDrafter | None = field(default=None, kw_only=True)
+    """Model that drafts where the first layer is; None: there is none."""
 
 
 class StageLink(Message):

@@ -56,7 +56,7 @@ class RingPlan:
     cache_room: CacheRoom | None = None
     """Room that this PC has for cached KV; None: there is none."""
     drafter: DraftModel | None = None
-    """Model that drafts beside the head's layers; None: there is none."""
+    """Model that drafts beside the head's layers, or why it does not; None: there is none."""
 
     def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
@@ -156,7 +156,11 @@ class FixedPlanner:
         """The same on every node: all run here."""
         return replace(work, kv_tokens=kv_tokens)
 
-    def fetch_s(self, node: Node, layers: tuple[int, int]) -> float:
+    def undrafted(self, work: AssignedWork) -> AssignedWork:
+        """The same: what drafts is on the disk, too."""
+        return work
+
+    def fetch_s(self, node: Node, work: AssignedWork) -> float:
         """No time: the weights are on the disk."""
         return 0.0
 

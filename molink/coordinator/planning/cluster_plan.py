@@ -140,11 +140,15 @@ class Planner(Protocol):
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""
 
     def work_on(self, node: Node, work: AssignedWork, kv_tokens: int) -> AssignedWork | None:
-        """A stage's work as another node would do it, with room for so many tokens; None: that
-        node has no room for it."""
+        """A stage's work as another node would do it, with room for so many tokens, and without
+        the model that drafts where that has none; None: that node has no room for it."""
 
-    def fetch_s(self, node: Node, layers: tuple[int, int]) -> float:
-        """How long a node takes to fetch layers of which it has none."""
+    def undrafted(self, work: AssignedWork) -> AssignedWork:
+        """The work without the model that drafts, which would come too late."""
+
+    def fetch_s(self, node: Node, work: AssignedWork) -> float:
+        """How long a node takes to fetch layers of which it has none, with the model that drafts on
+        the first one."""
 
     def is_worth(
         self,

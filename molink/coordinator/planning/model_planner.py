@@ -15,6 +15,7 @@ from molink.checkpoint.quantized.too_large import with_advice
 from molink.config.groups import TAIL_DRAFTERS
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import (
+    AssignedDrafter,
     AssignedWork,
     Device,
     WeightsSource,
@@ -23,12 +24,20 @@ from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen, measured_slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.planning.drafter_plan import (
+    NO_ROOM,
+    TOO_LATE,
+    PlannedDrafter,
+    refused,
+    undrafted,
+)
 from molink.coordinator.planning.placement_facts import (
     ELEMENT_BYTES,
     FactsMaker,
     download_bytes_per_s,
 )
 from molink.coordinator.planning.plan_process import plan_beside
+from molink.stage_protocol.messages import DraftModel
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import (
     Forecast,
@@ -91,6 +100,8 @@ class ModelPlanner:
     """Tokens of KV that stages may hold in their PCs' memory, as `--kv-host-tokens` asks."""
     drafts: bool = False
     """Whether tails draft with a layer of the checkpoint."""
+    drafter: AssignedDrafter | None = None
+    """Model that drafts, which the costs hold in the head; None: there is none."""
 
     @classmethod
     def of(
@@ -100,20 +111,24 @@ class ModelPlanner:
         weights: WeightsSource,
         settings: UpSettings,
         name: str = "",
+        drafter: DraftModel | None = None,
     ) -> "ModelPlanner":
-        """The planner for the model at a path or on the hub, of which nodes hear by a public name.
-        Raises UserError when its sizes are not known."""
+        """The planner for the model at a path or on the hub, of which nodes hear by a public name,
+        and for one that drafts. Raises UserError when its sizes are not known."""
         stored, served = ELEMENT_BYTES.get(description.dtype, 2), settings.served
         planned = planned_model(path, served.kv_dtype)
         drafts = bool(planned.drafts) and settings.ring.drafter in TAIL_DRAFTERS
         planned = planned.drafting if drafts else planned
         output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
         shown = planned.shape, name or weights.model
-        facts = FactsMaker(planned.costs, stored, served.dtype, output_layers, *shown)
         goal = goal_of(settings, description)
+        beside = PlannedDrafter.of(drafter, goal.context_tokens) if drafter is not None else None
+        costs = planned.costs if beside is None else beside.beside(planned.costs)
+        facts = FactsMaker(costs, stored, served.dtype, output_layers, *shown)
         kept = (settings.goal.split, served.kv_dtype, planned.declared, settings.ring.standbys)
-        ring = settings.ring
-        return cls(facts, goal, weights, *kept, ring.prefix_cache, ring.kv_host_tokens, drafts)
+        ring, assigned = settings.ring, None if beside is None else beside.assigned
+        room = ring.prefix_cache, ring.kv_host_tokens
+        return cls(facts, goal, weights, *kept, *room, drafts, assigned)
 
     @property
     def cost(self) -> ModelCost:
@@ -124,12 +139,22 @@ class ModelPlanner:
         """This planner with another `--split`; None: as it is."""
         return self if split is None else replace(self, split=split)
 
+    def without_drafter(self, why: str) -> "ModelPlanner":
+        """This planner for rings on which no model drafts."""
+        if self.drafter is None or self.drafter.refused:
+            return self
+        facts = replace(self.facts, costs=undrafted(self.facts.costs))
+        return replace(self, facts=facts, drafter=refused(self.drafter, why))
+
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
-        """The best rings of these nodes, all of which are measured. Raises StageError."""
+        """The best rings of these nodes, all of which are measured; without a model that drafts
+        where there are none with it. Raises StageError."""
         if not nodes:
             return ClusterPlan((), {}, "No PC is ready.")
-        devices = {node.node_id: _device(node) for node in nodes}
+        without = self.without_drafter(NO_ROOM)
         found = await plan_beside(self.question(nodes))
+        if isinstance(found, Shortage) and without is not self:
+            return await without.plan(nodes)
         if isinstance(found, Shortage):
             sentence = with_advice(found.sentence, self.declared)
             return ClusterPlan((), {}, sentence[:1].upper() + sentence[1:])
@@ -138,6 +163,7 @@ class ModelPlanner:
             one.node_id: " ".join((f"It {one.reason}.", *discrepancies(by_id[one.node_id], seen)))
             for one in found.standbys
         }
+        devices = {node.node_id: _device(node) for node in nodes}
         rings = tuple(self._planned(ring, devices) for ring in found.rings)
         return ClusterPlan(rings, standbys)
 
@@ -187,19 +213,25 @@ class ModelPlanner:
         return sum(held) > self.facts.memory_bytes(device, device.cap_bytes)
 
     def work_on(self, node: Node, work: AssignedWork, kv_tokens: int) -> AssignedWork | None:
-        """A stage's work as another node would do it; None: that node has no room for it."""
-        device, facts = _device(node), self.facts
-        layers = slice(*work.layers)
-        weights = facts.cost.stage_bytes(*work.layers, facts.tables_scale(device))
-        token = sum(facts.cost.kept_of_token[layers]) * facts.kv_scale(device)
-        if weights + kv_tokens * token > facts.memory_bytes(device, device.free_bytes):
+        """A stage's work as another node would do it, without the model that drafts where that has
+        no room; None: that node has no room for it."""
+        device = _device(node)
+        ways = _planner_of(self, work), self.without_drafter(NO_ROOM)
+        able = (one for one in ways if one.facts.has_room(device, work.layers, kv_tokens))
+        if (planner := next(able, None)) is None:
             return None
-        name = _device_name(device)
-        return replace(work, device=name, threads=device.threads, kv_tokens=kv_tokens)
+        work = replace(work, device=_device_name(device), threads=device.threads)
+        return replace(work, kv_tokens=kv_tokens, drafter=planner.drafter)
 
-    def fetch_s(self, node: Node, layers: tuple[int, int]) -> float:
-        """How long a node takes to fetch layers of which it has none."""
-        return self.cost.fetched_bytes(*layers) / download_bytes_per_s(node)
+    def undrafted(self, work: AssignedWork) -> AssignedWork:
+        """The work without the model that drafts, which would come too late."""
+        return replace(work, drafter=_planner_of(self, work).without_drafter(TOO_LATE).drafter)
+
+    def fetch_s(self, node: Node, work: AssignedWork) -> float:
+        """How long a node takes to fetch layers of which it has none, with the model that drafts on
+        the first one."""
+        cost = _planner_of(self, work).cost
+        return cost.fetched_bytes(*work.layers) / download_bytes_per_s(node)
 
     def _planned(self, ring: Forecast, devices: Mapping[str, Device]) -> PlannedRing:
         stages = (
@@ -220,6 +252,7 @@ class ModelPlanner:
             prefix_cache=self.prefix_cache,
             kv_host_tokens=self.kv_host_tokens,
             drafts=self.drafts,
+            drafter=self.drafter,
         )
 
     def is_worth(
@@ -263,10 +296,17 @@ class ModelPlanner:
             for stage in planned.stages
         ]
         counts = [stage.layers[1] - stage.layers[0] for stage in planned.stages]
-        return forecast(self.cost, lent, counts, network, self.goal)
+        cost = _planner_of(self, ring.stages[0].work).cost
+        return forecast(cost, lent, counts, network, self.goal)
 
     def _placement(self, rings: Sequence[PlannedRing]) -> Plan:
         return Plan(self.goal, tuple(ring.forecast for ring in rings if ring.forecast is not None))
+
+
+def _planner_of(planner: ModelPlanner, work: AssignedWork) -> ModelPlanner:
+    """The planner for rings on which a model drafts as this work says."""
+    why = work.drafter.refused if work.drafter is not None else ""
+    return planner.without_drafter(why) if why else planner
 
 
 def _device(node: Node) -> Device:

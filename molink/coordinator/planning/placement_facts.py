@@ -122,6 +122,12 @@ class FactsMaker:
         counts."""
         return self._scale(device, self.cost.tail_bytes, self._cost_on(device).tail_bytes)
 
+    def has_room(self, device: Device, layers: tuple[int, int], kv_tokens: int) -> bool:
+        """Whether a device has room for these layers, with so many tokens of KV, now."""
+        weights = self.cost.stage_bytes(*layers, self.tables_scale(device))
+        token = sum(self.cost.kept_of_token[slice(*layers)]) * self.kv_scale(device)
+        return weights + kv_tokens * token <= self.memory_bytes(device, device.free_bytes)
+
     def held_bytes(self, device: Device, stage: StageForecast) -> float:
         """Bytes of a device that a stage takes with all its KV and states, as the plan counts."""
         layers = slice(*stage.layers)

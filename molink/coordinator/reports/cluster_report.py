@@ -75,7 +75,10 @@ def _hops(ring: Ring, to_head: LinkReport | None) -> Iterator[_Hop]:
 def service_report(
     service: ClusterService, nodes: Sequence[NodeReport] = (), trouble: Sequence[str] = ()
 ) -> ClusterReport:
-    """Report of all rings and these nodes; of the sentences on trouble, empty ones are none."""
+    """Report of all rings and these nodes; of the sentences on trouble, empty ones are none, and
+    those on drafters that rings serve without are added."""
+    heads = (ring.client.ring.stages[0].loaded for ring in service.rings)
+    undrafted = dict.fromkeys(head.drafter_trouble or "" for head in heads if head is not None)
     return ClusterReport(
         model=service.model.name,
         rings=tuple(ring_report(ring.client, ring.number, ring.promised) for ring in service.rings),
@@ -83,7 +86,7 @@ def service_report(
         intake_paused=service.intake_paused,
         nodes=tuple(nodes),
         build=build_report(),
-        trouble=tuple(one for one in trouble if one),
+        trouble=tuple(one for one in (*trouble, *undrafted) if one),
     )
 
 

@@ -12,7 +12,7 @@ for a minute longer than they would take.
 
 import asyncio
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.node_book import NodeBook
@@ -145,8 +145,8 @@ class Handover:
             (start, end), node = stage.work.layers, self.book.node(stage.node_id)
             first, last = held.get(stage.node_id, (end, end))
             parts = [(start, min(end, first)), (max(start, last), end)]
-            lacking = [part for part in parts if part[0] < part[1]]
-            times_s.append(sum(self.plans.planner.fetch_s(node, part) for part in lacking))
+            lacking = [replace(stage.work, layers=part) for part in parts if part[0] < part[1]]
+            times_s.append(sum(self.plans.planner.fetch_s(node, work) for work in lacking))
         return REBUILD_S + max(times_s)
 
     def release_unused(self, standbys: Set[str]) -> None:

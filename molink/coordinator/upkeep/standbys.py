@@ -112,7 +112,8 @@ class Standbys:
         """The stage in a lost one's place on a free node that can have its layers in time; rather
         on one that stands by for nobody."""
         able = [one for one in self._able(lost, kv_tokens) if one[0].node_id not in taken]
-        quick = [one for one in able if self._fetch_s(*one) < within_s]
+        in_time = ((node, self._in_time(node, work, within_s)) for node, work in able)
+        quick = [(node, work) for node, work in in_time if work is not None]
         if not quick:
             return None
         return self.assigner.in_place_of(lost, *self._best(quick))
@@ -124,10 +125,17 @@ class Standbys:
         both, or cannot fetch them in time."""
         start, end = min(layers[0], stage.layers[0]), max(layers[1], stage.layers[1])
         both = replace(stage.work, layers=(start, end))
-        has_room = self.planner.work_on(stage.node, both, kv_tokens) is not None
-        if not has_room or self.planner.fetch_s(stage.node, layers) >= within_s:
+        room = self.planner.work_on(stage.node, both, kv_tokens)
+        if room is None:
             return None
-        return replace(both, kv_tokens=kv_tokens)
+        added = self._in_time(stage.node, replace(room, layers=layers), within_s)
+        return added and replace(both, kv_tokens=kv_tokens, drafter=added.drafter)
+
+    def _in_time(self, node: Node, work: AssignedWork, within_s: float) -> AssignedWork | None:
+        """Work that a node can fetch in time, if need be without the model that drafts; None: it
+        cannot."""
+        ways = work, self.planner.undrafted(work)
+        return next((one for one in ways if self._fetch_s(node, one) < within_s), None)
 
     # -- loading beforehand ----------------------------------------------------------------------
 
@@ -166,7 +174,7 @@ class Standbys:
                 yield node, work
 
     def _fetch_s(self, node: Node, work: AssignedWork) -> float:
-        return self.planner.fetch_s(node, work.layers)
+        return self.planner.fetch_s(node, work)
 
     def _forget(self, stage: AgentStage) -> None:
         """It is none any more; what it could not load, or keep, is held against it."""

@@ -118,6 +118,8 @@ class Drafters:
     """Drafters of one head, see `protocol.Drafting`."""
 
     _watched: tuple[_Watched, ...]
+    trouble: str | None = None
+    """Why a model that was to draft does not; None: it does, or there is none."""
     _asked: dict[int, DraftAsk] = field(init=False, default_factory=dict)
     _by: dict[int, _Watched] = field(init=False, default_factory=dict)
     """Who answers the question about each request."""
@@ -130,6 +132,10 @@ class Drafters:
     def of(cls, *drafters: Drafter) -> "Drafters":
         """Drafters in the order in which they are asked."""
         return cls(tuple(_Watched(one, DrafterHealth(one.name)) for one in drafters))
+
+    def add(self, drafter: Drafter) -> None:
+        """Ask another drafter, too, behind those before."""
+        self._watched += (_Watched(drafter, DrafterHealth(drafter.name)),)
 
     @property
     def is_busy(self) -> bool:

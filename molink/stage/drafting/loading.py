@@ -1,4 +1,7 @@
-"""Drafters of a stage as it begins: copying on every head, and a small model where one is named."""
+"""A small model that drafts beside a head's layers, where one is named.
+
+A stage that becomes its ring's head, by taking a lost one's layers, loads the model then.
+"""
 
 import logging
 from collections.abc import Callable
@@ -6,8 +9,7 @@ from dataclasses import replace
 
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared
-from molink.errors import NoRoomError, StageError
-from molink.stage.drafting.copying import Copying
+from molink.errors import NoRoomError, StageError, UserError
 from molink.stage.drafting.drafters import Drafters
 from molink.stage.drafting.model_drafter import ModelDrafter
 from molink.stage_protocol.health import DRAFTER_CHARS_MAX
@@ -16,25 +18,29 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 log = logging.getLogger(__name__)
 
-KV_TOKENS_MAX = 65_536
-"""Tokens of a drafter's KV, at most: 16 users of 4,000 tokens. Further ones are served without."""
 
-
-def drafters_of(load: LoadStage, layers: Prepared, new_engine: Callable[[], Engine]) -> Drafters:
-    """Drafters of a stage that has loaded its layers. A model that cannot draft is named in a
-    warning, and the ring serves without."""
-    if load.drafter is None or not layers.is_head:
-        return Drafters.of(Copying())
+def add_model(
+    drafters: Drafters, new_engine: Callable[[], Engine], load: LoadStage, layers: Prepared
+) -> str | None:
+    """Have the model draft that a head is told to load, beside others; a sentence on why it does
+    not, as the ring serves without."""
+    drafter = load.drafter
+    if drafter is None or not layers.is_head:
+        return drafters.trouble
     try:
-        return Drafters.of(Copying(), _loaded(load, load.drafter, layers, new_engine()))
+        if drafter.refused:
+            raise UserError(drafter.refused)
+        drafters.add(_loaded(load, drafter, layers, new_engine()))
     except Exception as error:  # Whatever is wrong with its files, or how large it is.
-        log.warning("The ring serves without the drafter %s: %s", load.drafter.name, error)
-        return Drafters.of(Copying())
+        drafters.trouble = replace(drafter, refused=str(error) or type(error).__name__).trouble
+        if not drafter.refused:  # Else whoever found it out has said so.
+            log.warning("%s", drafters.trouble)
+    return drafters.trouble
 
 
 def _loaded(load: LoadStage, drafter: DraftModel, layers: Prepared, engine: Engine) -> ModelDrafter:
     """The model beside the stage's layers, within what they have left of its memory."""
-    tokens = min(layers.kv_blocks * BLOCK_TOKENS, KV_TOKENS_MAX)
+    tokens = min(layers.kv_blocks * BLOCK_TOKENS, drafter.kv_tokens)
     work = replace(
         load.work,
         layers=(0, drafter.layers),

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from molink.control.messages.payloads import AssignedWork, WeightsSource
-from molink.errors import StageError
+from molink.control.messages.payloads import AssignedDrafter, AssignedWork, WeightsSource
+from molink.errors import StageError, WeightsError
 from molink.stage_protocol.cache_room import CacheRoom
+from molink.stage_protocol.messages import DraftModel
 from molink_agent.daemon import stage_launcher
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.limits.lent import FREE_MEMORY, Lent
+from molink_agent.weights.source import Downloaded
 from molink_scheduler.units import GB
 from tests.agent.daemon.agents import agent_with_two_nodes, membership
 from tests.agent.limits.test_assignment_check import write_stage
@@ -178,6 +180,47 @@ async def test_a_stage_takes_what_is_lent_for_cached_kv_only_where_its_ring_cach
     load = await launcher.more(asked(device="cpu", prefix_cache=is_cached), (), lambda share: None)
     room = CacheRoom(None, GB, str(pc.data_dir / "kv-cache"), stages=2)
     assert load.cache_room == (room if is_cached else None)
+
+
+@pytest.mark.parametrize(
+    ("layers", "changes", "urls", "refused"),
+    [
+        ((0, 2), {}, ["", "/drafter"], ""),
+        ((1, 2), {}, [""], None),
+        ((0, 2), {"refused": "no room"}, [""], "no room"),
+        ((0, 2), {"layers": 3}, ["", "/drafter"], "the disk cap is too small"),
+    ],
+)
+async def test_a_head_fetches_what_drafts_and_loads_without_where_it_cannot(
+    tmp_path, monkeypatch, layers, changes, urls, refused
+):
+    fetched, kept, done = [], [], []
+
+    async def ensure_weights(source, layers, directory, limits, progress):
+        fetched.append(source.url.removeprefix("https://127.0.0.1:9/weights"))
+        kept.append(limits.keep)
+        if layers == range(3):
+            raise WeightsError("the disk cap is too small")
+        progress(Downloaded(1.0))
+        return tmp_path / str(len(fetched))
+
+    launcher = agent_with_two_nodes(tmp_path / "agent").nodes[0].stage.launcher
+    launcher.cache.pc.stages[0].device = "cpu"
+    lent = lambda self: (Lent("cpu", "Ryzen", 32 * GB, GB, FREE_MEMORY),)  # noqa: E731
+    monkeypatch.setattr(ThisPc, "lent", lent)
+    monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
+    drafter = AssignedDrafter(weights=WeightsSource(model="small"), layers=2, kv_tokens=32)
+    work = asked(device="cpu", layers=layers, drafter=drafter.model_copy(update=changes))
+    load = await launcher.more(work, (), done.append)
+    assert fetched == urls and load.model == str(tmp_path / "1")
+    assert done == sorted(done), "progress never goes back"
+    if refused is None:
+        assert load.drafter is None
+        return
+    model = "" if refused else str(tmp_path / "2")
+    assert load.drafter == DraftModel(model, work.drafter.layers, "small", 32, refused)
+    if len(urls) == 2:
+        assert kept[1] == {tmp_path / "1"}, "layers that were just fetched stay"
 
 
 def asked(**changes):

@@ -91,7 +91,7 @@ def test_another_node_does_the_same_work_if_it_has_room():
     assert found == replace(given, device="cuda:2", kv_tokens=room)
     assert PLANNER.work_on(book.node(BERT), given, room + 1) is None
     assert PLANNER.work_on(book.node(ANNA), given, room + 1).device == "cpu"
-    assert PLANNER.fetch_s(book.node(BERT), (2, 6)) == pytest.approx(400 * MIB / 10e6)
+    assert PLANNER.fetch_s(book.node(BERT), given) == pytest.approx(400 * MIB / 10e6)
 
 
 async def test_a_ring_whose_place_another_takes_keeps_its_forecast():

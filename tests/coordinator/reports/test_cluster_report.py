@@ -6,8 +6,10 @@ import pytest
 
 from molink.control.messages.payloads import NodeWish
 from molink.coordinator.nodes.node import Node
-from molink.coordinator.reports.cluster_report import NO_HEALTH, ring_report
+from molink.coordinator.reports.cluster_report import NO_HEALTH, ring_report, service_report
 from molink.coordinator.reports.node_reports import nodes_report
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.upkeep.ring_health import progress_sentence
 from molink.report.cluster import DrafterReport
@@ -80,3 +82,17 @@ def test_a_ring_that_caches_nothing_shows_no_cache(without):
     terms = replace(ring.terms, ring=replace(ring.terms.ring, **without))
     ring = replace(ring, terms=terms)
     assert ring_report(RingClient(CARD, ring, LinksDouble(), lambda: None)).prefix_cache is None
+
+
+def test_a_drafter_that_rings_serve_without_is_said_once():
+    ring, says = a_ring(), "The ring serves without the drafter small: its words are others."
+    ring.stages[0].loaded = replace(ring.stages[0].loaded, drafter_trouble=says)
+    client = RingClient(CARD, ring, LinksDouble(), lambda: None)
+    service = ClusterService(CARD, service_report)
+    service.rings = [ServingRing(number, client, 1.0) for number in (1, 2)]
+    assert service_report(service, trouble=("", "The disk is full.")).trouble == (
+        "The disk is full.",
+        says,
+    )
+    client.ring = a_ring()
+    assert service_report(service).trouble == ()

@@ -2,16 +2,25 @@
 
 from dataclasses import replace
 
+import pytest
+
 from molink.control.messages.assignment import Extend, Follow, Hold, Load
-from molink.control.messages.payloads import NodeHealth, NodeState, NodeWish, StageFact
+from molink.control.messages.payloads import (
+    AssignedDrafter,
+    NodeHealth,
+    NodeState,
+    NodeWish,
+    StageFact,
+)
 from molink.coordinator.upkeep import ring_supervisor
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.stage_protocol.progress import ShadowProgress, StageProgress
 from molink_scheduler.recovery.machine import SILENT_LOST_S
 from molink_scheduler.resume import Resume
-from tests.coordinator.examples import HERE
+from tests.coordinator.examples import HERE, WORK
 from tests.coordinator.upkeep.world import REPORT, world
 
+DRAFTER = AssignedDrafter(weights=WORK.weights, layers=2, kv_tokens=16)
 ANNA, BERT, CARL, DORA, EMIL = (letter * 16 for letter in "abcde")
 LISTED = ((4, 7), (5, 30))
 SECOND = 5000.0
@@ -146,6 +155,17 @@ async def test_without_a_standby_a_free_node_with_room_loads_in_time(monkeypatch
         switch_off(w, CARL)
         await w.until(lambda: w.clients[0].went_on)
         assert members(w) == [ANNA, BERT, EMIL] and w.admitted[-1] == EMIL
+
+
+@pytest.mark.parametrize(("fetch_s", "refused"), [(5.0, ""), (600.0, "too late")])
+async def test_a_new_head_drafts_if_what_drafts_is_there_in_time(monkeypatch, fetch_s, refused):
+    async with world(monkeypatch, size=3) as w:
+        w.planner.drafter, w.planner.drafter_fetch_s = DRAFTER, fetch_s
+        await serving_three(w, EMIL)
+        switch_off(w, ANNA)
+        await w.until(lambda: w.clients[0].went_on)
+        assert members(w) == [EMIL, BERT, CARL]
+        assert w.book.node(EMIL).assignment.work.drafter.refused == refused
 
 
 async def test_a_ring_ends_where_no_free_node_has_room_or_could_load_in_time(monkeypatch):

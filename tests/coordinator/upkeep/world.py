@@ -68,6 +68,9 @@ class EvenPlanner:
     small: set = field(default_factory=set)
     """Nodes without room for what another one has held."""
     fetches: dict = field(default_factory=dict)
+    drafter_fetch_s: float = 2.0
+    """Time to fetch the first layers with the model that drafts."""
+    drafter: object = None
     rates: dict = field(default_factory=dict)
     """Of links, in Mbps, by their senders."""
     no_better: set = field(default_factory=set)
@@ -95,7 +98,13 @@ class EvenPlanner:
     def work_on(self, node, work, kv_tokens):
         return None if node.node_id in self.small else replace(work, kv_tokens=kv_tokens)
 
-    def fetch_s(self, node, layers):
+    def undrafted(self, work):
+        drafter = work.drafter and work.drafter.model_copy(update={"refused": "too late"})
+        return replace(work, drafter=drafter)
+
+    def fetch_s(self, node, work):
+        if work.drafter is not None and not work.drafter.refused and work.layers[0] == 0:
+            return self.drafter_fetch_s
         return self.fetches.get(node.node_id, 1.0)
 
     def slowdown(self, stage, node, rows, seen):
@@ -106,7 +115,8 @@ class EvenPlanner:
 
     def _ring(self, names):
         works = (
-            replace(WORK, layers=(i, i + 1), kv_tokens=self.kv_tokens) for i in range(len(names))
+            replace(WORK, layers=(i, i + 1), kv_tokens=self.kv_tokens, drafter=self.drafter)
+            for i in range(len(names))
         )
         return PlannedRing(tuple(map(PlannedStage, names, works)))
 

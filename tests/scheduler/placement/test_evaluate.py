@@ -38,6 +38,17 @@ def test_memory_is_counted_on_every_stage():
     assert found.stages[1].used_bytes == 4500 + found.users * 10 * 10 * 4
 
 
+def test_a_model_that_drafts_takes_the_head_s_memory_alone():
+    """anna: 10,000 - 500 - 2,000 - 1,500 over 20 for each token."""
+    model = replace(MODEL, drafter_bytes=1500, drafter_file_bytes=700)
+    found = forecast(model, [ANNA, BEN], [2, 4], NETWORK, GOAL)
+    assert [stage.kv_tokens for stage in found.stages] == [300, 387]
+    assert [stage.weights_bytes for stage in found.stages] == [4000, 4500]
+    assert [stage.fetched_bytes for stage in found.stages] == [3200, 4500]
+    alone = replace(model, tied=True).ends_bytes(is_head=True, is_tail=True)
+    assert alone == 500 + 1500, "tied tables hide nothing of it"
+
+
 HYBRID = replace(MODEL, kv_bytes=5, layer_kv_bytes=(0, 0, 0, 0, 0, 30), layer_state_bytes=(50,) * 6)
 
 
