@@ -81,8 +81,8 @@ def download(
     precision exactly; `read` copies one there, and makes the host wait."""
     filled = [table for table in tables if table.numel()]
     if len(filled) == 1:  # Most steps score no prompts.
-        numbers = read(filled[0].double()).numpy()
-        return [numbers if table is filled[0] else np.zeros(table.shape) for table in tables]
+        whole = read(filled[0].double()).numpy()
+        return [whole if table is filled[0] else np.zeros(table.shape) for table in tables]
     sizes = [table.numel() for table in tables]
     numbers = read(torch.cat([table.double().flatten() for table in tables]))
     parts = zip(torch.split(numbers, sizes), tables, strict=True)
