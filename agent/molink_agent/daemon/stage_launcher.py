@@ -61,7 +61,8 @@ class WeightsCache:
         """Fetch what is missing of a stage's layers, from the hub or from the coordinator that the
         node has joined; the directory to load them from. Raises MolinkError."""
         source = _source(work.weights, member)
-        path = await self._ensured(number, source, range(*work.layers), report)
+        drafts = work.drafts
+        path = await self._ensured(number, source, range(*work.layers), report, drafts=drafts)
         self._used[number] = frozenset({path})
         return str(path)
 
@@ -86,8 +87,11 @@ class WeightsCache:
         layers: range,
         report: Callable[[float], None],
         own: frozenset[Path] = frozenset(),
+        *,
+        drafts: bool = False,
     ) -> Path:
-        """`own`: directories that the node's stage will use beside this one."""
+        """`own`: directories that the node's stage will use beside this one; `drafts`: with the
+        checkpoint's layer that drafts, where the layers are the last."""
         stage = self.pc.stages[number]
 
         def progress(downloaded: Downloaded) -> None:
@@ -102,7 +106,7 @@ class WeightsCache:
                     self.pc.data_dir / WEIGHTS_DIR,
                     WeightsLimits(disk_bytes_max=self._cap(), keep=self._kept(number) | own),
                     progress,
-                    drafts=work.drafts,
+                    drafts=drafts,
                 )
             finally:
                 stage.download = None
