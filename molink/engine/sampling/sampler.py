@@ -162,6 +162,13 @@ class Sampling:
         pairs = zip(self._runs, self._drafts, strict=True)
         return [token for run, drafts in pairs for token in self._of_run(run, drafts, table)]
 
+    def words(self, table_RC: np.ndarray) -> list[int | None]:
+        """Word of each row, added to no history; None where there is none: its mask is not ready,
+        nothing may follow, or its logits are not finite. From the table on the host."""
+        gone = self._forbidden.lost | self._forbidden.late
+        words = [int(columns[0]) for columns in table_RC.tolist()]
+        return [None if row in gone or word < 0 else word for row, word in enumerate(words)]
+
     def late(self, logits_RW: torch.Tensor) -> list[tuple[SequenceHistory, torch.Tensor, int]]:
         """Rows whose masks were not ready: each one's history, a copy of its logits [W], and how
         many tokens are known of it."""
