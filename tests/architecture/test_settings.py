@@ -16,7 +16,7 @@ MAKERS = {"setting", "option", "shown_option"}
 
 OTHER_MEANING = {
     "molink/cli/relay.py": {"--host", "--port"},  # Where a relay listens.
-    "molink/cli/models/plan.py": {"--nodes"},  # A file of PCs.
+    "molink/cli/models/plan.py": {"--nodes", "--drafter"},  # A file of PCs; whether a tail drafts.
     "molink/terminal/tables.py": {"--data-dir"},  # Of commands that read a coordinator's folder.
 }
 """Options of other commands that have a setting's name and are none of its."""

@@ -270,9 +270,8 @@ class HeadScheduler:
         orders: list[BookOrder] = []
         sequences, is_prefill = self._sequences, event.batch_class is PREFILL
         for span in event.spans:
-            sequence = sequences[span.request_id]
+            sequence, tokens = sequences[span.request_id], sampled.get(span.request_id, ())
             sequence.returned_tokens = span.end
-            tokens = sampled.get(span.request_id, ())
             if any([token.refused for token in tokens]):
                 sequence.is_cached = False  # Of zeros nothing is found again.
             if is_prefill:
@@ -372,8 +371,9 @@ class HeadScheduler:
         spans, admissions = self.prompts.next_spans(now, self._sequences.values())
         if not spans:
             return None
-        spans = self.decode.wanting(spans, self._sequences)
-        return self._run(PREFILL, -1, spans, tuple(admissions))
+        return self._run(
+            PREFILL, -1, self.decode.wanting(spans, self._sequences), tuple(admissions)
+        )
 
     def _run(
         self,
