@@ -5,8 +5,8 @@ is drafted while its chance to be reached and right exceeds the tokens that woul
 seconds that it adds: of the wire and of the devices, which it takes from prompts too. One rule
 widens users who are alone, narrows full rings and turns itself off. A step of the drafter is paid
 once for all users, so rows are handed out depth by depth; handed out one by one, none would pay for
-the step that all of them need. What remains bounded is the gap after a miss: one token after a
-longer round.
+the step that all of them need. Two things remain bounded: the gap after a miss, one token after a
+longer round, and how much slower it gets for who gains least.
 
 Rejected: a table of widths by users, which knows neither links nor how well a text is guessed.
 
@@ -29,11 +29,15 @@ from molink_scheduler.timing.round_tracker import RoundTracker
 GAIN_MIN = 1.1
 """Times its price that a row must promise: prices and chances are measured, and noisy."""
 
-LINK_FULL, LONGER_MAX, LONGER_MAX_FULL = 0.5, 1.5, 1.03
-"""Round with drafts over the one without, at most: the gap after a miss. Where a row costs a
-seventh of a round, as with experts read for each row, 1.10 allowed no draft, though four made twice
-the tokens (docs/benchmarks/speculation.md). Where a link is full for more than so much of a round,
-what comes unevenly waits there."""
+LINK_FULL, LONGER_MAX_FULL = 0.5, 1.03
+"""Where a link is full for more than so much of a round, what comes unevenly waits there: a round
+with drafts over the one without, at most."""
+
+SLOWER_MAX, LONGER_MAX = 1.10, 1.5
+"""Elsewhere: times as slow as without drafts that the user who gains least may get their tokens,
+and a round over the one without, at most: the gap after a miss. A round bound by the first figure
+alone left no draft where a row costs a seventh of it, as with experts read for each row, though
+four made twice the tokens (docs/benchmarks/speculation.md)."""
 
 CYCLE_S_MIN = 1e-6
 """Least cycle: a ring that has measured none of its costs would make endless tokens a second."""
@@ -90,45 +94,54 @@ class _Cycle:
         """The same, and beside prompts what it takes from them."""
         return self.cycle_s(rows, depths) + self._prefill * self.device_s(rows, depths)
 
-    def may_last_s(self, users: int, rows: float, depths: int) -> float:
-        """Longest cycle of so many rows, of which users without drafts take one each."""
+    def may_last_s(self, users: int, rows: float, depths: int, least: float) -> float:
+        """Longest cycle of so many rows, of which users without drafts take one each; `least`:
+        tokens that each user gets of it at least."""
         is_full = rows * self._wire_row_s > LINK_FULL * self.cycle_s(rows, depths)
-        return self.cycle_s(users, 0) * (LONGER_MAX_FULL if is_full else LONGER_MAX)
+        longer = LONGER_MAX_FULL if is_full else min(LONGER_MAX, SLOWER_MAX * least)
+        return self.cycle_s(users, 0) * longer
 
 
 def wanted_widths(chances: dict[int, float], load: DraftLoad, most: int) -> dict[int, int]:
     """Drafts for each user, by the chance of each to be right where those before it were."""
     users = len(chances)
     cycle, widths = _Cycle(load, users), dict.fromkeys(chances, 0)
-    reached, rows, tokens = dict(chances), users, float(users)
+    reached, tokens = dict(chances), dict.fromkeys(chances, 1.0)
     for depth in range(1, most + 1):
-        deeper = _worth(reached, cycle, users, rows, depth, tokens)
+        deeper = _worth(reached, cycle, users + sum(widths.values()), depth, tokens)
         if not deeper:
             break
-        rows += len(deeper)
-        tokens += sum([reached[user] for user in deeper])
+        for user in deeper:
+            tokens[user] += reached[user]
         reached = {user: reached[user] * chances[user] for user in deeper}
         widths |= dict.fromkeys(deeper, depth)
     return widths
 
 
 def _worth(
-    reached: dict[int, float], cycle: _Cycle, users: int, rows: int, depth: int, tokens: float
+    reached: dict[int, float], cycle: _Cycle, rows: int, depth: int, tokens: dict[int, float]
 ) -> list[int]:
     """Those of the users drafted for so far who are worth one draft more, the likeliest first:
-    together they must pay for the drafter's step."""
+    together they must pay for the drafter's step. `tokens`: of each user's round without."""
     now_s = cycle.cost_s(rows, depth - 1)
-    price_per_s = GAIN_MIN * tokens / max(cycle.cycle_s(rows, depth - 1), CYCLE_S_MIN)
+    made = sum(tokens.values())
+    price_per_s = GAIN_MIN * made / max(cycle.cycle_s(rows, depth - 1), CYCLE_S_MIN)
     likeliest = sorted(reached, key=reached.__getitem__, reverse=True)
+    least, least_of_all = min(tokens.values()), _least(tokens, reached)
     gain, most, worth = 0.0, 0.0, 0
     for count, user in enumerate(likeliest, 1):
-        if cycle.cycle_s(rows + count, depth) > cycle.may_last_s(users, rows + count, depth):
-            break
         gain += reached[user]
+        own = least_of_all if count == len(tokens) else least
+        longest_s = cycle.may_last_s(len(tokens), rows + count, depth, own)
         net = gain - price_per_s * (cycle.cost_s(rows + count, depth) - now_s)
-        if net > most:
+        if net > most and cycle.cycle_s(rows + count, depth) <= longest_s:
             most, worth = net, count
     return likeliest[:worth]
+
+
+def _least(tokens: dict[int, float], reached: dict[int, float]) -> float:
+    """Tokens of the user who has the fewest, once all who can have a draft more."""
+    return min(tokens[user] + reached.get(user, 0.0) for user in tokens)
 
 
 @dataclass(slots=True)
@@ -221,7 +234,9 @@ class DraftWidths:
         for request_id, user in served.users.items():
             chances[request_id] = self.acceptance.chance(request_id, user.kind)
         wanted = wanted_widths(chances, load, self.most)
-        served.may_pay = any(wanted_widths(dict.fromkeys(chances, 1.0), load, 1).values())
+        served.may_pay = any(
+            wanted_widths(chances | dict.fromkeys(served.users, 1.0), load, 1).values()
+        )
         for request_id, user in served.users.items():
             user.width = min(wanted[request_id], 2 * user.width + 1)
 

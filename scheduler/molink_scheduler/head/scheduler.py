@@ -371,9 +371,8 @@ class HeadScheduler:
         spans, admissions = self.prompts.next_spans(now, self._sequences.values())
         if not spans:
             return None
-        return self._run(
-            PREFILL, -1, self.decode.wanting(spans, self._sequences), tuple(admissions)
-        )
+        wanting = self.decode.wanting(spans, self._sequences)
+        return self._run(PREFILL, -1, wanting, tuple(admissions))
 
     def _run(
         self,
@@ -383,7 +382,6 @@ class HeadScheduler:
         admissions: tuple[Admission, ...] = (),
         result_due_at: float | None = None,
     ) -> RunBatch:
-        last = spans[-1]
         batch = Batch(
             self._next_batch_id,
             batch_class,
@@ -391,7 +389,7 @@ class HeadScheduler:
             tuple(spans),
             admissions,
             self.codec,
-            replay=last.end <= self._sequences[last.request_id].kept_tokens,
+            replay=spans[-1].end <= self._sequences[spans[-1].request_id].kept_tokens,
             snapshots=self.book.states_kept(spans, self._sequences),
         )
         self._next_batch_id += 1

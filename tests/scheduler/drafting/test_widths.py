@@ -99,6 +99,14 @@ def test_rows_that_cost_a_seventh_of_a_round_are_drafted_where_they_pay():
     assert width == 3
 
 
+def test_a_round_gets_longer_only_as_far_as_who_gains_least_gets_more_of_it():
+    """A row costs a seventh of a round; one user's text cannot be guessed."""
+    stages = (StageCost(1.3e-3, 4.9e-3),) * 4
+    load = DraftLoad(RoundModel(stages, (HopCost(0.0225, 0.0),) * 4), 2)
+    assert set(wanted_widths({1: 0.87, 2: 0.87}, load, 16).values()) == {2, 3}
+    assert set(wanted_widths({1: 0.87, 2: 0.0}, load, 16).values()) == {0}
+
+
 def test_sixteen_users_of_a_wide_model_on_a_slow_link_get_few_drafts_or_none():
     load = home_ring(20, 8192)
     widths = wanted_widths(dict.fromkeys(range(16), 0.88), load, 16)
@@ -337,4 +345,6 @@ def test_those_for_whom_a_drafter_does_not_draft_share_the_ring(monkeypatch):
     for one in (2, 3):
         widths.width(one, MODEL)
     drafted(widths, 1, 2, right=16, kind=DraftKind(GRAMMAR))
-    assert seen[-1][1] > 0.7 and (seen[-1][2], seen[-1][3]) == (0.0, 0.0)
+    *_, chances, surely = seen
+    assert chances[1] > 0.7 and (chances[2], chances[3]) == (0.0, 0.0)
+    assert surely == {1: 1.0, 2: 0.0, 3: 0.0}, "whether a right one would pay"
