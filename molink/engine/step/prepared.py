@@ -49,4 +49,5 @@ def _loaded(stage: Executor) -> StageLoaded:
         kv_token_bytes=stage.kv_token_bytes,
         requests_max=min(lent, default=None),
         kv_request_bytes=sum(part.request_bytes for part in parts_of(stage)),
+        drafts=any(part.drafter is not None for part in parts_of(stage)),
     )
