@@ -22,13 +22,14 @@ class KeptStates:
 
     def kept(self, batch: Batch) -> None:
         """Note the snapshots that were made behind a batch."""
-        self._made.update(one.snapshot for one in batch.snapshots)
+        if self.room is not None:
+            self._made.update(one.snapshot for one in batch.snapshots)
 
     def begun_objection(self, admission: Admission) -> str | None:
         """Why the states with which a request is to begin are not those of a snapshot that is
         here."""
-        if self.room is None and admission.snapshot is None:
-            return None
+        if self.room is None:
+            return None  # Other stages of the ring may keep some.
         if not admission.cached:
             return f"request {admission.request_id} is to begin with states and no cached blocks"
         if admission.snapshot in self._made:
@@ -37,11 +38,11 @@ class KeptStates:
 
     def kept_objection(self, batch: Batch) -> str | None:
         """Why states cannot be kept behind the batch as it says."""
-        if not batch.snapshots:
+        if self.room is None or not batch.snapshots:
             return None
         ends = {span.request_id: span.known_end for span in batch.spans}
         for kept in batch.snapshots:
-            if kept.snapshot >= (self.room or 0):
+            if kept.snapshot >= self.room:
                 return f"there is no room for a snapshot {kept.snapshot} of states"
             if ends.pop(kept.request_id, None) != kept.tokens:
                 return f"states of request {kept.request_id} are to be kept where no span ends"

@@ -52,7 +52,7 @@ class FixedMask:
     def forbidden(self):
         return self._mask
 
-    def take(self, token_id):
+    def take(self, token_id, wants=0):
         return GrammarState.OPEN
 
 
