@@ -84,7 +84,7 @@ def test_the_drafter_that_guesses_most_stands_in_the_title():
     assert "a round" not in _title(body, 120)
     for drafters in ([copying, small], [small, copying]):
         body["rings"][0]["drafters"] = drafters
-        assert "1 waiting  small 2.6 tokens a round  wire" in _title(body, 120)
+        assert "1 waiting  drafts of small: 2.6 tokens a round  wire" in _title(body, 120)
 
 
 def _title(body, width):

@@ -23,7 +23,7 @@ NOT_RUN = {
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
     r"\S*python -m tools\.trace .*": "goes on until Ctrl-C; tests/trace runs it",
-    r"python -m pytest tests/damage": "among the tests themselves",
+    r"python -m pytest .*": "among the tests themselves",
     r"python -m tests\.fuzz\.model_files .*": "half an hour; tests/fuzz has a few hundred inputs",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
     r"python tools/cycle_model\.py .*": "needs 180 MB; tests/experiments makes smaller ones",
@@ -40,6 +40,7 @@ NOT_RUN = {
     r"molink sim paper .*": "a trace that is to be downloaded; tests/sim/paper makes one",
     r"molink sim cache .*": "a trace that is to be downloaded; tests/sim/cache makes one",
     r"molink sim cell --paper long": "minutes; tests/sim/cell plays fewer requests",
+    r"molink sim cell .*": "tests/sim/cell runs the command",
     r"molink sim sessions .*": "minutes; tests/sim/test_session_experiment.py plays shorter ones",
     r"python -m tools\.agent_sessions .*": "what it writes is tested in tests/workload",
     r"molink sim compare .*": "minutes, of which a real ring takes most; tests/sim/validation",

@@ -196,7 +196,7 @@ async def test_a_head_fetches_what_drafts_and_loads_without_where_it_cannot(
 ):
     fetched, kept, done = [], [], []
 
-    async def ensure_weights(source, layers, directory, limits, progress):
+    async def ensure_weights(source, layers, directory, limits, progress, drafts):
         fetched.append(source.url.removeprefix("https://127.0.0.1:9/weights"))
         kept.append(limits.keep)
         if layers == range(3):
