@@ -23,6 +23,7 @@ NOT_RUN = {
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
     r"\S*python -m tools\.trace .*": "goes on until Ctrl-C; tests/trace runs it",
+    r"python -m tools\.real\.edits .*": "a published model; tests/real/test_edits.py tries its parts",
     r"python -m pytest .*": "among the tests themselves",
     r"python -m tests\.fuzz\.model_files .*": "half an hour; tests/fuzz has a few hundred inputs",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
@@ -33,6 +34,7 @@ NOT_RUN = {
     r"curl .*/cluster/nodes/ID/resume": "ID is the reader's; tests/api/test_admin.py asks it",
     r"curl .*/(gen-ID|resp_ID)( .*)?": "the id is drawn; tests/api/test_kept.py reads some",
     r"molink cache clear --url http://HOST:8000": "HOST is the reader's; tests/cli/test_cache.py",
+    r"molink serve demo .* --drafter copy": "tests/end_to_end/test_drafts.py serves so",
     r"molink serve MODEL --nodes 3 --link 100:30 --queue-s .*": "a model that is written first",
     r"molink import .*": "models of gigabytes; tests/importing imports small ones",
     r"molink serve Qwen3-8B-int4": "the folder that the import above it makes",

@@ -90,7 +90,8 @@ async def test_the_head_s_agent_fetches_the_drafter_and_the_next_head_does(
 async def test_a_drafter_of_other_words_is_named_and_not_fetched(tools, tmp_path, expected):
     """One word of its tokenizer has another number."""
     other = shutil.copytree(DEMO_DRAFTER_DIR, tmp_path / "other")
-    words = (other / "tokenizer.json").read_text()
+    shutil.copy(DEMO_MODEL_DIR / "tokenizer_config.json", other)
+    words = (DEMO_MODEL_DIR / "tokenizer.json").read_text()
     (other / "tokenizer.json").write_text(words.replace('": 1000,', '": 9000,', 1))
     with cluster(tmp_path, DEMO_MODEL_DIR, *OPTIONS, "--drafter", str(other)) as made:
         joined(made)
