@@ -80,8 +80,8 @@ def test_a_span_with_drafts_that_cannot_be_is_refused(drafts):
     first, rest = encode_message(sent, epoch=1)
     fields = msgpack.unpackb(first)
     (span,) = fields[3][0][3]
-    assert span[-1] == [7]
-    span[-1] = drafts
+    assert span[4] == [7]
+    span[4] = drafts
     with pytest.raises(FrameError):
         decode_message([msgpack.packb(fields), bytes(rest)])
 

@@ -46,7 +46,7 @@ from molink_sim.stage_profile import Curve
 SAMPLES_COPY_BYTES = 40
 """Bytes that a copy of one token costs the tail's upload."""
 
-ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 31, vocabulary_size=TOKEN_ID + 1)
+ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 31, vocabulary_size=TOKEN_ID + 2)
 """Limits that bind nothing: only lengths are simulated, and what a ring holds bounds those."""
 
 Sampled = Callable[[Sent], None]
