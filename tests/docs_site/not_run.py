@@ -23,7 +23,7 @@ NOT_RUN = {
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
     r"\S*python -m tools\.trace .*": "goes on until Ctrl-C; tests/trace runs it",
-    r"python -m tools\.real\.edits .*": "a published model; tests/real/test_edits.py tries its parts",
+    r"python -m tools\.real\.edits .*": "a published model; tests/real tries its parts",
     r"python -m pytest .*": "among the tests themselves",
     r"python -m tests\.fuzz\.model_files .*": "half an hour; tests/fuzz has a few hundred inputs",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
