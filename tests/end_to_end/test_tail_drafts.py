@@ -5,6 +5,7 @@ import json
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.end_to_end.clusters import cluster
 from tests.end_to_end.test_drafts import MAX_TOKENS, OPTIONS, PROMPTS, answers_of, drafter_of
 from tests.engine.drafting.tail_checkpoints import LAYERS, change_tensors, save_with_layer
 from tools.cycle_model import BIAS, CYCLES_SEED, LAYER_SHARE, successors
@@ -77,3 +78,20 @@ async def test_a_layer_that_is_half_there_costs_no_ring(tools, tmp_path):
         assert await answers_of(tools, server, PROMPTS[:1], temperature=0) == expected
         assert "hnorm.weight" in "".join(server.stderr)
         assert json.dumps((await tools.get(server.url, "/cluster"))["rings"][0]["drafters"]) == "[]"
+
+
+async def test_the_agent_that_holds_the_tail_fetches_the_layer(tools, tmp_path):
+    """Of a model that agents fetch from their coordinator. Without delays no draft is worth it."""
+    save_with_layer("glm4_moe", model := tmp_path / "model")
+    change_tensors(model, walking_cycles)
+    expected = generated(model, PROMPTS)
+    options = ("--min-nodes", "2", "--wait", "--dtype", "float32", "--context-tokens", "256")
+    with cluster(tmp_path, model, *options, "--split", "even", "--drafter", "tail") as made:
+        for name in ("anna", "ben"):
+            made.join(name, "--threads", "1", known_steps=True)
+        made.up.line("ready")
+        assert await answers_of(tools, made, PROMPTS, temperature=0) == expected
+        (ring,) = (await tools.get(made.url, "/cluster"))["rings"]
+        tail = ring["stages"][-1]["node"]
+        held = [one for one in made.agents if list(made.data_dir(one).rglob("drafts*"))]
+        assert held == [tail]
