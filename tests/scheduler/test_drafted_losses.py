@@ -14,7 +14,7 @@ from tests.scheduler.surviving_ring import SurvivingRing
 from tests.scheduler.toy_ring import ToyRing
 from tests.sweeps import swept
 
-RINGS = int(os.environ.get("MOLINK_RINGS", "300"))
+RINGS = int(os.environ.get("MOLINK_RINGS", "150"))
 """Rings of each sweep."""
 
 

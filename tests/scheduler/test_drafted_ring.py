@@ -13,7 +13,7 @@ from tests.scheduler.changing_ring import ChangingRing
 from tests.scheduler.seeded_drafter import SeededDrafter, SeededTail
 from tests.sweeps import swept
 
-RINGS = int(os.environ.get("MOLINK_RINGS", "300"))
+RINGS = int(os.environ.get("MOLINK_RINGS", "150"))
 """Rings of each sweep."""
 
 LONGEST = 6
