@@ -60,7 +60,7 @@ class Drafter(Protocol):
         """Forget a request; one that is unknown is fine."""
 
     def clear(self) -> None:
-        """Forget all requests."""
+        """Forget all requests, as a ring's new epoch begins."""
 
 
 @dataclass(slots=True)
@@ -151,12 +151,12 @@ class Drafters:
         def with_drafters(health: StageHealth, source: WorkSource, now: float) -> StageHealth:
             own = tuple(one.figures for one in self._watched if one.figures.rounds)
             whole = other(health, source, now)
-            self._tell_of_wrong_load(source)
+            self._warn_of_wrong_load(source)
             return replace(whole, drafters=(*own, *whole.drafters))
 
         return with_drafters
 
-    def _tell_of_wrong_load(self, source: WorkSource) -> None:
+    def _warn_of_wrong_load(self, source: WorkSource) -> None:
         """Say once in an epoch that the tail's drafts are wanted no more."""
         if isinstance(source, HeadScheduler) and not self._is_told:
             tally = source.decode.drafts.tallies.get(TAIL)

@@ -191,7 +191,7 @@ class ModelDrafter:
             self.engine.release(Release(request_id), wiped=False)
 
     def clear(self) -> None:
-        """Forget all requests."""
+        """Forget all requests, and give their KV back."""
         for request_id in list(self._requests):
             self.forget(request_id)
 

@@ -86,7 +86,7 @@ class FixedWidths:
         """Take no notice: the width is fixed."""
 
     def forget(self, request_id: int) -> None:
-        """Know nobody."""
+        """Take no notice: nothing is kept of a request."""
 
 
 class _Asked(NamedTuple):
@@ -108,11 +108,11 @@ class NoDrafts:
         return False
 
     def take_asks(self) -> list[AskDrafts]:
-        """No questions."""
+        """Questions for drafters: none."""
         return []
 
     def answered(self, event: Drafted) -> tuple[list[Sequence], list[Refuse]]:
-        """Nobody has asked."""
+        """Take no notice: no sequence waits for an answer."""
         return [], []
 
     def take(self, sequence: Sequence, rows_max: int) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class NoDrafts:
         """A span is back; it had no drafts."""
 
     def forget(self, request_id: int) -> None:
-        """Know nobody."""
+        """Take no notice: nothing is kept of a request."""
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ class CellWorld:
     _order: Iterator[int] = field(default_factory=count)
 
     def beat(self, name: str) -> None:
-        """A device's heartbeat."""
+        """Have a device report its memory and leases, as with each heartbeat."""
         device = self.devices.by_name[name]
         for event in device.beat(self.devices, self.now):
             self._post(None, event)
@@ -61,7 +61,7 @@ class CellWorld:
             self.now, _, device, message = heapq.heappop(self._messages)
             self._deliver(device, message)
         self.now = until
-        self._tell(Tick())
+        self._to_ledger(Tick())
         while self._messages and self._messages[0][0] <= until:
             _, _, device, message = heapq.heappop(self._messages)
             self._deliver(device, message)
@@ -79,13 +79,13 @@ class CellWorld:
 
     def _deliver(self, device: str | None, message: Event | Action) -> None:
         if device is None:
-            self._tell(message)  # type: ignore[arg-type]
+            self._to_ledger(message)  # type: ignore[arg-type]
         elif device in self.devices.by_name:
             it = self.devices.by_name[device]
             for event in it.take(message, self.devices, self.now):  # type: ignore[arg-type]
                 self._post(None, event)
 
-    def _tell(self, event: Event) -> None:
+    def _to_ledger(self, event: Event) -> None:
         for action in self.ledger.handle(event, self.now):
             self.actions[type(action).__name__] += 1
             if isinstance(action, Refuse):
