@@ -32,6 +32,7 @@ from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.ragged_batch import RaggedBatch, RaggedSpan
 from molink.engine_protocol.lender import LentKv, LentLayer
+from molink.lender.client import BULK_S, TIMEOUT_S
 from molink.lender.protocol import Frame, Kind, Receiver, send
 from molink.lender.starting import start_lender
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
@@ -165,7 +166,7 @@ def _pairs(
 
 @contextmanager
 def _raw_echo() -> Iterator[Callable[[bytes], object]]:
-    """The same over frames of our own."""
+    """The same over frames of our own, with waits as a stage's end of the link sets them."""
     ours, theirs = socket.socketpair()
     process = multiprocessing.get_context("spawn").Process(target=_echo_frames, args=(theirs,))
     process.start()
@@ -173,7 +174,9 @@ def _raw_echo() -> Iterator[Callable[[bytes], object]]:
     receiver = Receiver(ours)
 
     def echoed(content: bytes) -> object:
+        ours.settimeout(BULK_S)
         send(ours, Frame(Kind.ASK), [content])
+        ours.settimeout(TIMEOUT_S[1])
         return receiver.receive()
 
     try:
