@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -24,13 +25,34 @@ def lender() -> Iterator[tuple[LenderClient, socket.socket]]:
     """A client that has begun, and the lender's end of its link, from which all was read."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        send(
-            theirs, Frame(Kind.HELLO, incarnation=INCARNATION), [json.dumps({"places": 8}).encode()]
-        )
+        send(theirs, Frame(Kind.HELLO, incarnation=INCARNATION), [hello(8)])
         client = LenderClient(ours, SOON_S)
         client.hold(KV, 8)
         assert Receiver(theirs).receive()[0].kind is Kind.HELLO
         yield client, theirs
+
+
+def hello(places: int) -> bytes:
+    """What a stage begins with, and a lender that has room answers."""
+    return json.dumps(asdict(KV) | {"places": places}).encode()
+
+
+@pytest.mark.parametrize(
+    "frame, content, why",
+    [
+        (Frame(Kind.HELLO, incarnation=1), hello(7), "not ready for 8 blocks"),
+        (Frame(Kind.HELLO, incarnation=1), hello(8)[:-1], "not ready for 8 blocks"),
+        (Frame(Kind.HELLO), hello(8), "begins with HELLO"),
+        (Frame(Kind.ANSWER, incarnation=1), hello(8), "begins with ANSWER"),
+        (Frame(Kind.REFUSED), b"it has no room\n\x1b[2J", "it has no room\ufffd\ufffd"),
+    ],
+)
+def test_one_that_begins_otherwise_is_lost(frame: Frame, content: bytes, why: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(theirs, frame, [content])
+        with pytest.raises(LenderLostError, match=why):
+            LenderClient(ours, SOON_S).hold(KV, 8)
 
 
 def answer(layer: int, *, value: float = 0.5) -> list[bytes]:
