@@ -33,8 +33,8 @@ from molink.stage_protocol.health import (
     RoomOffer,
     StageHealth,
 )
-from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.lan_lease import LanLease
+from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     FollowRing,
     HoldLinks,
