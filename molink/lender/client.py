@@ -19,7 +19,7 @@ import numpy as np
 from molink.engine_protocol.lender import LentKv, LentSpan
 from molink.engine_protocol.values import BlockBytes
 from molink.errors import FrameError, LenderLostError
-from molink.lender.protocol import Frame, Kind, Link, Receiver, send
+from molink.lender.protocol import Frame, Kind, LenderLink, Receiver, send
 from molink.printable import plain_line
 from molink.wire.elements import Elements, Floats, TensorHeader, as_elements
 
@@ -54,7 +54,7 @@ class LenderProcess(Protocol):
 class LenderClient:
     """Link to one lender process; see `engine_protocol.lender.Lender`."""
 
-    link: Link
+    link: LenderLink
     timeout_s: tuple[float, float] = TIMEOUT_S
     process: LenderProcess | None = None
     """Process at the other end, which ends with the link; None: it is somebody else's."""

@@ -29,14 +29,14 @@ from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine_protocol.lender import LentKv, LentLayer, LentSpan
 from molink.errors import FrameError
 from molink.json_object import JsonObject
-from molink.lender.protocol import Buffer, Frame, Kind, Link, Receiver, send
+from molink.lender.protocol import Buffer, Frame, Kind, LenderLink, Receiver, send
 
 
 @dataclass(slots=True)
 class LenderLoop:
     """One stage's blocks, and the link by which it asks for them."""
 
-    link: Link
+    link: LenderLink
     incarnation: int
     _held: HeldBlocks = field(init=False)
 

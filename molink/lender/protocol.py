@@ -42,7 +42,7 @@ FRAME_BYTES_MAX = 256 * 2**20
 Buffer = bytes | bytearray | memoryview
 
 
-class Link(Protocol):
+class LenderLink(Protocol):
     """Stream that frames pass over, as a `socket.socket` is one."""
 
     def sendmsg(self, buffers: Sequence[Buffer], /) -> int:
@@ -101,7 +101,7 @@ class Frame(NamedTuple):
     """Keys that a row sees, its own with them; 0: all."""
 
 
-def send(link: Link, frame: Frame, parts: Sequence[Buffer] = ()) -> None:
+def send(link: LenderLink, frame: Frame, parts: Sequence[Buffer] = ()) -> None:
     """Send a frame, and these bytes behind its header. Raises OSError, of which TimeoutError is
     one, where the other end takes no more."""
     views = [memoryview(part) for part in parts]
@@ -112,7 +112,7 @@ def send(link: Link, frame: Frame, parts: Sequence[Buffer] = ()) -> None:
         _send_rest(link, [view.cast("B") for view in views if view.nbytes], sent)
 
 
-def _send_rest(link: Link, views: Sequence[memoryview], sent: int) -> None:
+def _send_rest(link: LenderLink, views: Sequence[memoryview], sent: int) -> None:
     for view in views:
         link.sendall(view[sent:])
         sent = max(0, sent - len(view))
@@ -156,7 +156,7 @@ class Receiver:
     """Reader of one link's frames. Headers, and what follows them but for JSON, are multiples of
     four bytes, so numbers lie as processors want them."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: LenderLink) -> None:
         self._incoming = Incoming(link.recv_into)
 
     def receive(self) -> tuple[Frame, memoryview]:

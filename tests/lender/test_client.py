@@ -12,7 +12,7 @@ import pytest
 from molink.engine_protocol.lender import LentKv, LentLayer, LentSpan
 from molink.errors import LenderLostError
 from molink.lender.client import LenderClient
-from molink.lender.protocol import HEADER, Frame, Kind, Link, Receiver, send
+from molink.lender.protocol import HEADER, Frame, Kind, LenderLink, Receiver, send
 from tests.lender.links import sealed_pair
 
 KV = LentKv((LentLayer(0, 2, 4, 4), LentLayer(1, 2, 4, 6)), "float32", "auto")
@@ -23,7 +23,7 @@ SOON_S = (0.02, 0.02)
 
 
 @pytest.fixture(params=[socket.socketpair, sealed_pair], ids=("own PC", "LAN"))
-def lender(request: pytest.FixtureRequest) -> Iterator[tuple[LenderClient, Link]]:
+def lender(request: pytest.FixtureRequest) -> Iterator[tuple[LenderClient, LenderLink]]:
     """A client that has begun, and the lender's end of its link, from which all was read."""
     ours, theirs = request.param()
     with closing(ours), closing(theirs):
@@ -72,7 +72,7 @@ def ask(client: LenderClient, layer: int = 0) -> int:
     return client._asked.number
 
 
-def test_an_answer_has_the_layers_own_shape(lender: tuple[LenderClient, Link]) -> None:
+def test_an_answer_has_the_layers_own_shape(lender: tuple[LenderClient, LenderLink]) -> None:
     client, theirs = lender
     for layer in (0, 1):
         number = ask(client, layer)
@@ -82,7 +82,7 @@ def test_an_answer_has_the_layers_own_shape(lender: tuple[LenderClient, Link]) -
         assert sums_RH.shape == (2, 4)
 
 
-def test_a_plan_is_told_once_for_all_layers(lender: tuple[LenderClient, Link]) -> None:
+def test_a_plan_is_told_once_for_all_layers(lender: tuple[LenderClient, LenderLink]) -> None:
     client, theirs = lender
     ask(client, 0)
     ask(client, 1)
@@ -114,7 +114,7 @@ def test_a_plan_is_told_once_for_all_layers(lender: tuple[LenderClient, Link]) -
     ids=("an old incarnation", "doubled", "rows", "another layer's", "half", "sums", "values"),
 )
 def test_what_is_not_the_answer_loses_the_lender(
-    lender: tuple[LenderClient, Link], frame: Frame, parts: list[bytes], why: str
+    lender: tuple[LenderClient, LenderLink], frame: Frame, parts: list[bytes], why: str
 ) -> None:
     client, theirs = lender
     ask(client)
@@ -126,7 +126,7 @@ def test_what_is_not_the_answer_loses_the_lender(
 
 
 def test_an_answer_that_was_given_before_loses_the_lender(
-    lender: tuple[LenderClient, Link],
+    lender: tuple[LenderClient, LenderLink],
 ) -> None:
     client, theirs = lender
     for _ in range(2):
@@ -138,14 +138,14 @@ def test_an_answer_that_was_given_before_loses_the_lender(
         client.answer()
 
 
-def test_a_late_answer_finds_nobody(lender: tuple[LenderClient, Link]) -> None:
+def test_a_late_answer_finds_nobody(lender: tuple[LenderClient, LenderLink]) -> None:
     client, _ = lender
     ask(client)
     with pytest.raises(LenderLostError, match="has not answered within 20 ms"):
         client.answer()
 
 
-def test_half_an_answer_is_a_lender_lost(lender: tuple[LenderClient, Link]) -> None:
+def test_half_an_answer_is_a_lender_lost(lender: tuple[LenderClient, LenderLink]) -> None:
     client, theirs = lender
     ask(client)
     theirs.sendall(HEADER.pack(Kind.ANSWER, 0, 1, INCARNATION, 0.0, 0.0, 0, 999) + b"a part")
@@ -154,7 +154,7 @@ def test_half_an_answer_is_a_lender_lost(lender: tuple[LenderClient, Link]) -> N
         client.answer()
 
 
-def test_a_lender_that_is_gone_takes_no_blocks(lender: tuple[LenderClient, Link]) -> None:
+def test_a_lender_that_is_gone_takes_no_blocks(lender: tuple[LenderClient, LenderLink]) -> None:
     client, theirs = lender
     theirs.close()
     with pytest.raises(LenderLostError, match="it takes nothing"):

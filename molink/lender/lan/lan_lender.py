@@ -2,9 +2,7 @@
 
 from molink.lender.client import LenderClient
 from molink.lender.lan.handshake import connected
-from molink.stage_protocol.lan_lease import LanLease
-
-__all__ = ["LanLease", "lan_lender"]
+from molink.stage_protocol.lan_lease import LanLease as LanLease
 
 
 def lan_lender(lease: LanLease) -> LenderClient:

@@ -53,7 +53,7 @@ PARENT_DEATH_SIGNAL = 1
 LEASE_MAX = 2**63 - 1
 
 
-class Allowance(NamedTuple):
+class LeaseTerms(NamedTuple):
     """What a lease allows."""
 
     key: bytes
@@ -70,13 +70,6 @@ class Fork:
     """Descriptor that is readable once the process has ended."""
     link: socket.socket
 
-    @property
-    def is_left(self) -> bool:
-        """Whether the stage has closed its end, whatever the lender does."""
-        poll = select.poll()
-        poll.register(self.link, select.POLLRDHUP)
-        return bool(poll.poll(0))
-
 
 @dataclass(slots=True)
 class LanServer:
@@ -89,7 +82,7 @@ class LanServer:
     reports: int = 1
     """Descriptor for lines to the owner."""
     incarnation: int = field(init=False, default_factory=lambda: secrets.randbits(63) or 1)
-    _allowed: dict[int, Allowance] = field(init=False, default_factory=dict)
+    _allowed: dict[int, LeaseTerms] = field(init=False, default_factory=dict)
     _forks: dict[int, Fork] = field(init=False, default_factory=dict)
     """Lenders, by their leases."""
     _waiting: dict[int, socket.socket] = field(init=False, default_factory=dict)
@@ -151,7 +144,7 @@ class LanServer:
             raise ValueError("a lease has a number, and bytes")
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key has {KEY_BYTES} bytes")
-        self._allowed[lease] = Allowance(key, bytes_max)
+        self._allowed[lease] = LeaseTerms(key, bytes_max)
 
     def _report(self, line: JsonObject) -> None:
         os.write(self.reports, json.dumps(line).encode() + b"\n")  # Whole: it is shorter than 512.
@@ -189,17 +182,14 @@ class LanServer:
         """Why a stage is not let in; empty: it is."""
         if opening.protocol != PROTOCOL_VERSION:
             return f"it speaks protocol {PROTOCOL_VERSION}, and was asked in {opening.protocol}"
-        allowance = self._allowed.get(opening.lease)
-        if allowance is None or not opening.is_by(allowance.key):
+        terms = self._allowed.get(opening.lease)
+        if terms is None or not opening.is_by(terms.key):
             return f"lease {opening.lease} is not allowed, or its key is another"
-        fork = self._forks.get(opening.lease)
-        if fork is not None and fork.is_left:
-            self._end(opening.lease)
-        if opening.lease in self._forks:
+        if opening.lease in self._forks:  # One that its stage has left was ended just now.
             return f"lease {opening.lease} is in use"
         return ""
 
-    def _fork(self, link: socket.socket, opening: Opening, allowance: Allowance) -> None:
+    def _fork(self, link: socket.socket, opening: Opening, terms: LeaseTerms) -> None:
         owner = os.getpid()
         pid = os.fork()
         if pid:
@@ -210,7 +200,7 @@ class LanServer:
         try:
             self._leave_all_but(link)
             _end_with(owner)
-            self._lend(link, opening, allowance)
+            self._lend(link, opening, terms)
             code = 0
         except ConnectionError:
             code = 0
@@ -228,14 +218,14 @@ class LanServer:
             fork.link.close()
             os.close(fork.ended)
 
-    def _lend(self, link: socket.socket, opening: Opening, allowance: Allowance) -> None:
+    def _lend(self, link: socket.socket, opening: Opening, terms: LeaseTerms) -> None:
         torch.set_num_threads(self.threads)
-        stay_within(allowance.bytes_max)
-        sealed = let_in(link, opening, allowance.key, self.incarnation)
+        stay_within(terms.bytes_max)
+        sealed = let_in(link, opening, terms.key, self.incarnation)
         LanLenderLoop(
             sealed,
             secrets.randbits(63) or 1,
-            allowance.bytes_max,
+            terms.bytes_max,
             lambda held_bytes: self._report_of(opening.lease, "held", held_bytes),
         ).run()
 

@@ -22,7 +22,7 @@ from molink.lender.protocol import Buffer, Incoming
 LENGTH = struct.Struct("<I")
 """Length of a record's sealed bytes."""
 
-RECORD_BYTES_MAX = 2**20
+RECORD_BYTES_MAX = 40_000
 """Bytes of a record before it is sealed, at most: blocks are opened while further ones come."""
 
 TAG_BYTES = 16
@@ -35,7 +35,7 @@ NOTHING = memoryview(b"")
 
 
 class SealedLink:
-    """Sealed link over a connected socket, as `protocol.Link` has it; for one thread."""
+    """Sealed link over a connected socket, as `protocol.LenderLink` has it; for one thread."""
 
     def __init__(self, link: socket.socket, own_key: bytes, their_key: bytes) -> None:
         self._link = link

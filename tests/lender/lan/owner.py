@@ -1,9 +1,11 @@
 """Owner of a real server of a LAN's lenders, as an agent is one."""
 
 import json
+import queue
 import secrets
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import psutil
@@ -11,7 +13,7 @@ import psutil
 from molink.lender.client import LenderClient
 from molink.lender.lan.lan_lender import LanLease, lan_lender
 
-LENT_BYTES = 2**26
+LENT_BYTES, WITHIN_S = 2**26, 60.0
 
 
 class Owner:
@@ -24,15 +26,23 @@ class Owner:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
         first = self.next_line()
         self.port, self.incarnation = first["port"], first["incarnation"]
         self._leases = 0
 
     def next_line(self) -> dict[str, Any]:
         """What the server says next."""
-        assert self.process.stdout is not None
-        line: dict[str, Any] = json.loads(self.process.stdout.readline())
+        line: dict[str, Any] = json.loads(self._lines.get(timeout=WITHIN_S))
         return line
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self.process.stdout.close()
 
     def tell(self, **order: Any) -> None:
         """Give an order, which has been carried out when another link is answered."""
@@ -61,9 +71,8 @@ class Owner:
         """Close its input, at which it ends."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(60) == 0
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        assert self.process.wait(WITHIN_S) == 0
+        self._reader.join()
 
 
 def patient(lease: LanLease) -> LenderClient:

@@ -12,11 +12,11 @@ from molink.lender.starting import lender_starts
 from molink.stage_protocol.messages import LoadStage, StageWork
 from molink_scheduler.resume import Resume
 from tests.engine.tiny_models import save_tiny
-from tests.lender.lan.owner import Owner
+from tests.lender.lan.owner import WITHIN_S, Owner
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone lends to a LAN")
 
-OWN, LENT, WITHIN_S = 1024, 512, 120.0
+OWN, LENT = 1024, 512
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,11 @@ from molink.lender.lan.lan_lender import LanLease, lan_lender
 from molink.lender.lan.lan_server import WAITING_MAX
 from molink.lender.protocol import Frame, Kind, Receiver, send
 from molink.wire.protocol import PROTOCOL_VERSION
-from tests.lender.lan.owner import Owner, patient
+from tests.lender.lan.owner import WITHIN_S, Owner, patient
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone lends to a LAN")
 
 KV, BLOCK_BYTES = LentKv((LentLayer(0, 2, 4, 4), LentLayer(1, 2, 4, 6)), "float32", "auto"), 2304
-WITHIN_S = 60.0
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -188,6 +187,8 @@ def test_strangers_keep_nobody_out(owner: Owner) -> None:
     client = patient(lease)
     client.hold(KV, 8)
     client.link.close()
+    silent[0].settimeout(WITHIN_S)
+    assert not silent[0].recv(1), "the oldest of too many is sent away"
     for link in silent:
         link.close()
 
