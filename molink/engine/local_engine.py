@@ -46,7 +46,7 @@ from molink.engine_protocol.values import (
 from molink.errors import LenderLostError, UnsupportedModelError
 from molink.hardware.host import read_main_memory
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import LoadStage
+from molink.stage_protocol.messages import LoadStage, StageWork
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.changes import OutwardChange
@@ -79,13 +79,13 @@ class LocalEngine:
 
     tokenizer_of: TokenizerOf = lambda description: None
     """Loads a checkpoint's tokenizer, if it has one."""
-    lender_of: Callable[[int], Lender] | None = None
-    """Starts a lender of this PC, with so many threads."""
+    lender_of: Callable[[StageWork], Lender] | None = None
+    """Starts a lender for a stage's work, in this PC or by the work's lease in its LAN."""
     executor: Executor = field(init=False)
     """Executor of its layers, once they are prepared."""
     _blocks: BlocksOfParts = field(init=False)
-    _lent: dict[range, tuple[int, int]] = field(init=False, default_factory=dict)
-    """Threads and places of the lenders of parts, by their layers."""
+    _lent: dict[range, tuple[StageWork, int]] = field(init=False, default_factory=dict)
+    """Work and places of the lenders of parts, by their layers."""
     _ready: deque[tuple[StageExecutor, Lending]] = field(
         init=False, default_factory=lambda: deque(maxlen=PARTS_MAX)
     )
@@ -97,9 +97,10 @@ class LocalEngine:
     def prepare(self, load: LoadStage, progress: Progress, held: Held | None = None) -> Prepared:
         """Load layers, beside those that it has if the stage has `held` something. Raises UserError
         or StageError with one sentence."""
-        if self.lender_of is not None and load.work.kv_host_tokens:
+        work = load.work
+        if self.lender_of is not None and work.kv_host_tokens and work.lan_lease is None:
             with suppress(OSError):
-                self._early = [self.lender_of(load.work.threads)]
+                self._early = [self.lender_of(work)]
         if held is None:
             torch.set_num_threads(load.work.threads)
             self.executor = self._load(load, progress, ())
@@ -195,16 +196,17 @@ class LocalEngine:
 
     def _lend(self, load: LoadStage) -> None:
         """Let what the device has no room for lie at lenders, within what the owner lends of the
-        PC's memory."""
+        PC's memory, or what another PC lends."""
         parts = [part for part in parts_of(self.executor) if part.lending is None]
         if self.lender_of is None or not load.work.kv_host_tokens:
             return
-        room_bytes = _room_for_kv(load.cache_room)
+        lease = load.work.lan_lease
+        room_bytes = _room_for_kv(load.cache_room) if lease is None else lease.places_bytes
         for part in parts:
             if part.kv.blocks_total < BLOCKS_HERE_MIN:
                 log.warning(
-                    "The PC's memory holds no KV of requests: what is written lies on the device, "
-                    "which needs room for %d tokens, and has it for %d.",
+                    "No lender holds KV of requests: what is written lies on the device, which "
+                    "needs room for %d tokens, and has it for %d.",
                     *(BLOCKS_HERE_MIN * BLOCK_TOKENS, part.kv.tokens_capacity),
                 )
                 continue
@@ -212,28 +214,28 @@ class LocalEngine:
             places = min(wanted, room_bytes // (part.kv_token_bytes * BLOCK_TOKENS))
             if places < wanted:
                 log.warning(
-                    "Host memory holds %d of the %d tokens of KV that --kv-host-tokens asks for: "
-                    "%s of it are lent.",
+                    "A lender holds %d of the %d tokens of KV that --kv-host-tokens asks for: "
+                    "%s of memory are lent.",
                     *(places * BLOCK_TOKENS, load.work.kv_host_tokens, gb_text(room_bytes)),
                 )
             if places:
-                self._lent[part.layers] = (load.work.threads, places)
-                self._lend_of(part, load.work.threads, places)
+                self._lent[part.layers] = (load.work, places)
+                self._lend_of(part, load.work, places)
         self._early.clear()
         self._take_lenders()
 
-    def _lend_of(self, part: StageExecutor, threads: int, places: int) -> None:
+    def _lend_of(self, part: StageExecutor, work: StageWork, places: int) -> None:
         """Start a lender of a part's blocks, which `_ready` has once it answers; one that is lost
         before it does is tried again."""
         assert self.lender_of is not None
         for tries_left in reversed(range(STARTS_MAX)):
             try:
-                lender = self._early.pop() if self._early else self.lender_of(threads)
+                lender = self._early.pop() if self._early else self.lender_of(work)
                 self._ready.append((part, lending_by(part, lender, places)))
                 return
             except (UnsupportedModelError, LenderLostError, OSError) as error:
                 if isinstance(error, UnsupportedModelError) or not tries_left:
-                    log.warning("The PC's memory holds no KV of requests: %s.", error)
+                    log.warning("No lender holds KV of requests: %s.", error)
                     return
 
     def _lend_again(self, part: StageExecutor) -> threading.Thread:

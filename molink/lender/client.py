@@ -19,7 +19,8 @@ import numpy as np
 from molink.engine_protocol.lender import LentKv, LentSpan
 from molink.engine_protocol.values import BlockBytes
 from molink.errors import FrameError, LenderLostError
-from molink.lender.protocol import Frame, Kind, Receiver, send
+from molink.lender.protocol import Frame, Kind, LenderLink, Receiver, send
+from molink.printable import plain_line
 from molink.wire.elements import Elements, Floats, TensorHeader, as_elements
 
 USUAL_TIMES = 10
@@ -34,6 +35,9 @@ BEGIN_S = 120.0
 
 BULK_S = 10.0
 """Wait for blocks that go out or come back: 32 MB over a socket take 10 ms where the PC is idle."""
+
+REASON_BYTES = 400
+"""Bytes of what a lender says of why it does not begin, at most."""
 
 USUAL_SHARE = 0.1
 """Weight of the last answer in what is usual."""
@@ -50,10 +54,12 @@ class LenderProcess(Protocol):
 class LenderClient:
     """Link to one lender process; see `engine_protocol.lender.Lender`."""
 
-    link: socket.socket
+    link: LenderLink
     timeout_s: tuple[float, float] = TIMEOUT_S
     process: LenderProcess | None = None
     """Process at the other end, which ends with the link; None: it is somebody else's."""
+    where: str = "in host memory"
+    """Place of the blocks, for people."""
     places: int = field(init=False, default=0)
     """Blocks that it holds at most."""
     _receiver: Receiver = field(init=False)
@@ -87,11 +93,16 @@ class LenderClient:
     def hold(self, kv: LentKv, places: int) -> None:
         """Be ready for so many blocks; what was held before is gone."""
         self._kv, self._values_of = kv, {one.layer: one.value_size for one in kv.layers}
-        self._send(Frame(Kind.HELLO), [json.dumps(asdict(kv) | {"places": places}).encode()])
+        hello = json.dumps(asdict(kv) | {"places": places}).encode()
+        self._send(Frame(Kind.HELLO), [hello])
         frame, content = self._next(BEGIN_S)
+        if frame.kind == Kind.REFUSED:
+            raise self._lost(plain_line(bytes(content[:REASON_BYTES]).decode(errors="replace")))
         if frame.kind != Kind.HELLO or not frame.incarnation:
             raise self._lost(f"it begins with {frame.kind.name}")
-        self._incarnation, self.places = frame.incarnation, json.loads(bytes(content))["places"]
+        if content != hello:
+            raise self._lost(f"it is not ready for {places:,} blocks of these layers")
+        self._incarnation, self.places = frame.incarnation, places
 
     def put(self, places: Sequence[int], packed_BW: BlockBytes) -> None:
         """Have the lender hold packed blocks, one in each of these places."""
@@ -202,7 +213,7 @@ class LenderClient:
         self.link.close()
         if self.process is not None:
             self.process.kill()  # One that stands still would hold its memory for ever.
-        return LenderLostError(f"a lender of KV in host memory is lost: {why}")
+        return LenderLostError(f"a lender of KV {self.where} is lost: {why}")
 
 
 def _has_nan(elements: Elements) -> bool:

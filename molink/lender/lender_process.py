@@ -29,14 +29,14 @@ from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine_protocol.lender import LentKv, LentLayer, LentSpan
 from molink.errors import FrameError
 from molink.json_object import JsonObject
-from molink.lender.protocol import Buffer, Frame, Kind, Receiver, send
+from molink.lender.protocol import Buffer, Frame, Kind, LenderLink, Receiver, send
 
 
 @dataclass(slots=True)
 class LenderLoop:
     """One stage's blocks, and the link by which it asks for them."""
 
-    link: socket.socket
+    link: LenderLink
     incarnation: int
     _held: HeldBlocks = field(init=False)
 
@@ -45,12 +45,14 @@ class LenderLoop:
         receiver = Receiver(self.link)
         with torch.inference_mode(), suppress(ConnectionError):
             while True:
-                self._take(*receiver.receive())
+                self.take(*receiver.receive())
 
-    def _take(self, frame: Frame, content: memoryview) -> None:
+    def take(self, frame: Frame, content: memoryview) -> None:
+        """Do what a frame says. Raises FrameError for one that no stage sends, OSError where the
+        link has ended."""
         match frame.kind:
             case Kind.HELLO:
-                self._begin(json.loads(bytes(content)))
+                self._begin(bytes(content))
             case Kind.PUT:
                 places, packed = _split(content, frame.number)
                 self._held.put(places, np.frombuffer(packed, np.uint8).reshape(len(places), -1))
@@ -66,12 +68,13 @@ class LenderLoop:
             case _:
                 raise FrameError(f"a stage sends no {frame.kind.name}")
 
-    def _begin(self, hello: JsonObject) -> None:
+    def _begin(self, content: bytes) -> None:
+        hello: JsonObject = json.loads(content)
         places = hello.pop("places")
         layers = tuple(LentLayer(*one) for one in hello.pop("layers"))
         self._held = HeldBlocks.of(LentKv(layers, **hello), places)
         self._held.warm_up()
-        self._answer(Frame(Kind.HELLO), Kind.HELLO, [json.dumps({"places": places}).encode()])
+        self._answer(Frame(Kind.HELLO), Kind.HELLO, [content])
 
     def _attend(self, frame: Frame, content: memoryview) -> None:
         shape = self._held.pool.layers[frame.layer].keys

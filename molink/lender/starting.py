@@ -1,4 +1,4 @@
-"""Start of a lender's process by the stage that it lends to."""
+"""Start of a lender by the stage that it lends to."""
 
 import os
 import socket
@@ -10,13 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.lender.client import LenderClient
+from molink.lender.lan.lan_lender import lan_lender
 from molink.lender.protocol import FORK_REQUEST
+from molink.stage_protocol.messages import StageWork
 
 
-def lender_starts() -> Callable[[int], LenderClient]:
-    """How a stage of this PC starts its lenders, each with so many threads: as forks on Linux;
-    other systems' libraries do not promise to survive a fork."""
-    return ForkedLenders().start if sys.platform == "linux" else start_lender
+def lender_starts() -> Callable[[StageWork], LenderClient]:
+    """How a stage starts its lenders: in the LAN where its work has a lease, else in its own PC, as
+    forks on Linux; other systems' libraries do not promise to survive a fork."""
+    start = ForkedLenders().start if sys.platform == "linux" else start_lender
+
+    def started(work: StageWork) -> LenderClient:
+        lease = work.lan_lease
+        return start(work.threads) if lease is None else lan_lender(lease)
+
+    return started
 
 
 def start_lender(threads: int = 1) -> LenderClient:

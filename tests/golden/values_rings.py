@@ -33,6 +33,7 @@ from molink.stage_protocol.health import (
     RoomOffer,
     StageHealth,
 )
+from molink.stage_protocol.lan_lease import LanLease
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     FollowRing,
@@ -152,6 +153,13 @@ def load_stage_that_takes_what_is_idle_for_its_cache():
     room = CacheRoom(None, 2**34, "/data/kv-cache", stages=3)
     work = StageWork((0, 1), "cpu", "float32")
     return LoadStage("m", work, "127.0.0.1", cache_room=room)
+
+
+@LINES.value
+def load_stage_whose_lender_is_in_the_lan():
+    lease = LanLease("192.168.1.20", 40_000, 7, "0f" * 32, 2**62 + 1, 2**34)
+    work = StageWork((0, 1), "cpu", "float32", kv_host_tokens=65_536, lan_lease=lease)
+    return LoadStage("m", work, "127.0.0.1")
 
 
 @LINES.value

@@ -3,6 +3,8 @@
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from molink.engine_protocol.lender import LentKv, LentLayer, LentSpan
 from molink.errors import LenderLostError
 from molink.lender.client import LenderClient
-from molink.lender.protocol import HEADER, Frame, Kind, Receiver, send
+from molink.lender.protocol import HEADER, Frame, Kind, LenderLink, Receiver, send
+from tests.lender.links import sealed_pair
 
 KV = LentKv((LentLayer(0, 2, 4, 4), LentLayer(1, 2, 4, 6)), "float32", "auto")
 INCARNATION = 77
@@ -19,18 +22,39 @@ PLAN = (LentSpan(1, 40, (0, 1)), LentSpan(1, 16, (2,)))
 SOON_S = (0.02, 0.02)
 
 
-@pytest.fixture
-def lender() -> Iterator[tuple[LenderClient, socket.socket]]:
+@pytest.fixture(params=[socket.socketpair, sealed_pair], ids=("own PC", "LAN"))
+def lender(request: pytest.FixtureRequest) -> Iterator[tuple[LenderClient, LenderLink]]:
     """A client that has begun, and the lender's end of its link, from which all was read."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        send(
-            theirs, Frame(Kind.HELLO, incarnation=INCARNATION), [json.dumps({"places": 8}).encode()]
-        )
+    ours, theirs = request.param()
+    with closing(ours), closing(theirs):
+        send(theirs, Frame(Kind.HELLO, incarnation=INCARNATION), [hello(8)])
         client = LenderClient(ours, SOON_S)
         client.hold(KV, 8)
         assert Receiver(theirs).receive()[0].kind is Kind.HELLO
         yield client, theirs
+
+
+def hello(places: int) -> bytes:
+    """What a stage begins with, and a lender that has room answers."""
+    return json.dumps(asdict(KV) | {"places": places}).encode()
+
+
+@pytest.mark.parametrize(
+    "frame, content, why",
+    [
+        (Frame(Kind.HELLO, incarnation=1), hello(7), "not ready for 8 blocks"),
+        (Frame(Kind.HELLO, incarnation=1), hello(8)[:-1], "not ready for 8 blocks"),
+        (Frame(Kind.HELLO), hello(8), "begins with HELLO"),
+        (Frame(Kind.ANSWER, incarnation=1), hello(8), "begins with ANSWER"),
+        (Frame(Kind.REFUSED), b"it has no room\n\x1b[2J", "it has no room\ufffd\ufffd"),
+    ],
+)
+def test_one_that_begins_otherwise_is_lost(frame: Frame, content: bytes, why: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(theirs, frame, [content])
+        with pytest.raises(LenderLostError, match=why):
+            LenderClient(ours, SOON_S).hold(KV, 8)
 
 
 def answer(layer: int, *, value: float = 0.5) -> list[bytes]:
@@ -48,7 +72,7 @@ def ask(client: LenderClient, layer: int = 0) -> int:
     return client._asked.number
 
 
-def test_an_answer_has_the_layers_own_shape(lender: tuple[LenderClient, socket.socket]) -> None:
+def test_an_answer_has_the_layers_own_shape(lender: tuple[LenderClient, LenderLink]) -> None:
     client, theirs = lender
     for layer in (0, 1):
         number = ask(client, layer)
@@ -58,7 +82,7 @@ def test_an_answer_has_the_layers_own_shape(lender: tuple[LenderClient, socket.s
         assert sums_RH.shape == (2, 4)
 
 
-def test_a_plan_is_told_once_for_all_layers(lender: tuple[LenderClient, socket.socket]) -> None:
+def test_a_plan_is_told_once_for_all_layers(lender: tuple[LenderClient, LenderLink]) -> None:
     client, theirs = lender
     ask(client, 0)
     ask(client, 1)
@@ -90,7 +114,7 @@ def test_a_plan_is_told_once_for_all_layers(lender: tuple[LenderClient, socket.s
     ids=("an old incarnation", "doubled", "rows", "another layer's", "half", "sums", "values"),
 )
 def test_what_is_not_the_answer_loses_the_lender(
-    lender: tuple[LenderClient, socket.socket], frame: Frame, parts: list[bytes], why: str
+    lender: tuple[LenderClient, LenderLink], frame: Frame, parts: list[bytes], why: str
 ) -> None:
     client, theirs = lender
     ask(client)
@@ -101,14 +125,27 @@ def test_what_is_not_the_answer_loses_the_lender(
         ask(client)
 
 
-def test_a_late_answer_finds_nobody(lender: tuple[LenderClient, socket.socket]) -> None:
+def test_an_answer_that_was_given_before_loses_the_lender(
+    lender: tuple[LenderClient, LenderLink],
+) -> None:
+    client, theirs = lender
+    for _ in range(2):
+        send(theirs, Frame(Kind.ANSWER, 0, 1, INCARNATION), answer(0))
+    ask(client)
+    client.answer()
+    ask(client)
+    with pytest.raises(LenderLostError, match="ANSWER 1 answers 2"):
+        client.answer()
+
+
+def test_a_late_answer_finds_nobody(lender: tuple[LenderClient, LenderLink]) -> None:
     client, _ = lender
     ask(client)
     with pytest.raises(LenderLostError, match="has not answered within 20 ms"):
         client.answer()
 
 
-def test_half_an_answer_is_a_lender_lost(lender: tuple[LenderClient, socket.socket]) -> None:
+def test_half_an_answer_is_a_lender_lost(lender: tuple[LenderClient, LenderLink]) -> None:
     client, theirs = lender
     ask(client)
     theirs.sendall(HEADER.pack(Kind.ANSWER, 0, 1, INCARNATION, 0.0, 0.0, 0, 999) + b"a part")
@@ -117,7 +154,7 @@ def test_half_an_answer_is_a_lender_lost(lender: tuple[LenderClient, socket.sock
         client.answer()
 
 
-def test_a_lender_that_is_gone_takes_no_blocks(lender: tuple[LenderClient, socket.socket]) -> None:
+def test_a_lender_that_is_gone_takes_no_blocks(lender: tuple[LenderClient, LenderLink]) -> None:
     client, theirs = lender
     theirs.close()
     with pytest.raises(LenderLostError, match="it takes nothing"):

@@ -34,7 +34,7 @@ def load(directory, layers: tuple[int, int], own: int) -> LoadStage:
     return LoadStage(str(directory), work, "127.0.0.1", cache_room=CacheRoom(ram_bytes=2**30))
 
 
-def prepared(directory, lender_of: Callable[[int], Lender]) -> LocalEngine:
+def prepared(directory, lender_of: Callable[[StageWork], Lender]) -> LocalEngine:
     engine = LocalEngine(lender_of=lender_of)
     engine.prepare(load(directory, (0, 2), OWN), lambda fraction: None)
     return engine
@@ -55,8 +55,8 @@ def kill(lender: LenderClient) -> None:
 def test_a_lender_that_ends_while_idle_is_reported_and_replaced(directory):
     started = []
 
-    def lender_of(threads: int) -> LenderClient:
-        started.append(start_lender(threads))
+    def lender_of(work: StageWork) -> LenderClient:
+        started.append(start_lender(work.threads))
         return started[-1]
 
     engine = prepared(directory, lender_of)
@@ -75,7 +75,7 @@ def test_a_stage_of_two_parts_has_all_of_its_room_again(directory):
     """Meanwhile the ring has counted with less, and the other part has held that."""
     lenders, is_late = [], threading.Event()
 
-    def lender_of(threads: int) -> NearLender:
+    def lender_of(work: StageWork) -> NearLender:
         lenders.append(NearLender())
         if len(lenders) == 3:
             is_late.wait()
@@ -97,7 +97,7 @@ def test_one_that_comes_soon_is_there_in_the_next_epoch(directory):
     """Then nobody waits for room that has to be offered again."""
     lenders = []
 
-    def lender_of(threads: int) -> NearLender:
+    def lender_of(work: StageWork) -> NearLender:
         lenders.append(NearLender())
         return lenders[-1]
 
@@ -111,8 +111,8 @@ def test_one_that_comes_soon_is_there_in_the_next_epoch(directory):
 def test_a_lender_that_is_lost_while_it_starts_is_tried_again(directory, lost):
     tries = []
 
-    def lender_of(threads: int) -> LenderClient:
-        tries.append(start_lender(threads))
+    def lender_of(work: StageWork) -> LenderClient:
+        tries.append(start_lender(work.threads))
         if len(tries) <= lost:
             kill(tries[-1])
         return tries[-1]

@@ -65,7 +65,7 @@ def test_frames_that_come_together_come_whole(sizes: list[int]) -> None:
         sender.join()
 
 
-@pytest.mark.parametrize("kind, size", [(0, 0), (9, 0), (Kind.PUT, FRAME_BYTES_MAX + 1)])
+@pytest.mark.parametrize("kind, size", [(0, 0), (99, 0), (Kind.PUT, FRAME_BYTES_MAX + 1)])
 def test_what_is_no_frame_is_refused(kind: int, size: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

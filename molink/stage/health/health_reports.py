@@ -97,7 +97,7 @@ class HealthReports:
     def check_lender(self) -> None:
         """Raises LenderLostError where a lender had gone at the last report, unasked."""
         if self._held.lender_is_lost:
-            raise LenderLostError("a lender of KV in host memory has gone")
+            raise LenderLostError("a lender of KV has gone")
 
     @property
     def kv_blocks(self) -> int:

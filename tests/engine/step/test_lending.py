@@ -154,7 +154,10 @@ class MendingDriver(RingDriver):
                 if job.request_id in stage.kv.lost_requests():
                     stage.release(Release(job.request_id))
                     job.computed = 0
-            lending.lend(stage, lending.lending_by(stage, NearLender(), PLACES))
+            lending.lend(stage, lending.lending_by(stage, self.new_lender(), PLACES))
+
+    def new_lender(self):
+        return NearLender()
 
 
 @pytest.mark.parametrize("dies_at", swept(range(1, 161), *range(1, 161, 10)))

@@ -1,0 +1,1 @@
+"""Lenders in other PCs of a stage's LAN: sealed links, who is let in, and how soon they answer."""
