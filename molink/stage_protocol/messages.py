@@ -19,6 +19,7 @@ from molink.json_object import JsonObject
 from molink.printable import plain_line
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.health import FIGURE_MAX, RoomOffer, StageHealth
+from molink.stage_protocol.lan_lease import LanLease
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.kinds import Kinds
 from molink.wire.schema import Inline, Rules, Schema
@@ -61,15 +62,17 @@ class StageWork:
     threads: Annotated[int, Ge(1), Le(1024)] = 1
     kv_dtype: KvDtype = "auto"
     kv_host_tokens: Annotated[int, Ge(0)] = 0
-    """Tokens of KV beyond these that may lie in the PC's memory, at a lender."""
+    """Tokens of KV beyond these that may lie at a lender: in the PC's memory, or by `lan_lease`."""
     drafts: bool = False
     """Whether its ring's tail drafts with a layer of the checkpoint, which that holds beside its
     own: token ids go round with rows."""
+    lan_lease: LanLease | None = None
+    """Room in another PC of its LAN, where its lender is; None: that is in its own PC."""
 
 
 WORK_FIELDS = (
     *("layers", "device", "dtype", "threads", "kv_tokens", "kv_dtype", "kv_host_tokens"),
-    "drafts",
+    *("drafts", "lan_lease"),
 )
 """Fields of a stage's work, in the order of the command that loads it."""
 

@@ -10,6 +10,7 @@ Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from molink.stage_protocol.cache_room import CacheRoom
 from molink_agent.limits.lent import unused_memory_bytes
 from molink_agent.limits.limits import OwnerLimits
 from molink_agent.probe.machine import Machine
@@ -23,10 +24,15 @@ class LendRoom:
     """Room that is lent to stages on other PCs now."""
 
     size_bytes: int = 0
-    """Bytes of KV, those that lie here counted."""
+    """Bytes that all leases may have, a new one counted."""
     cores: int = 0
     why_less: str = NOT_SET
     """Why it is less than what the owner has set, in one sentence; empty: it is not."""
+    kept_bytes: int = 0
+    """Bytes that leases which are there may have: what the owner has set, unless the PC is not to
+    be used. Free memory comes and goes; they end for that only where its reserve is touched."""
+    idle_bytes: int = 0
+    """Main memory that is free beside its reserve; below 0 where that is touched."""
 
 
 def lend_mistake(limits: OwnerLimits, machine: Machine) -> str:
@@ -48,24 +54,38 @@ def lend_room(
     """The room now. `held_bytes`: of others' KV that lies here, and is no free memory any more;
     `withheld`: why the PC is not to be used now, empty if it is."""
     wanted = limits.lend_ram_bytes
-    if not wanted or not limits.lend_cpu_cores:
+    if not limits.lends_ram:
         return LendRoom()
     if trouble := withheld or lend_mistake(limits, machine):
         return LendRoom(why_less=trouble)
-    free = max(0, unused_memory_bytes(machine) + held_bytes)
-    if free >= wanted:
-        return LendRoom(wanted, limits.lend_cpu_cores, "")
+    idle = unused_memory_bytes(machine)
+    free = max(0, idle + held_bytes)
     why = f"{gb_text(free, 2)} of main memory are free beside what always stays so."
-    return LendRoom(free, limits.lend_cpu_cores, why)
+    why_less = why if free < wanted else ""
+    return LendRoom(min(free, wanted), limits.lend_cpu_cores, why_less, wanted, idle)
 
 
-def leases_to_end(held: Mapping[int, int], room_bytes: int) -> list[int]:
-    """Numbers of leases to end, the newest first, until the rest takes no more than the room.
-    `held`: bytes by number."""
-    ended, left = list[int](), sum(held.values())
-    for number in sorted(held, reverse=True):
+def own_room_bytes(room: CacheRoom | None, machine: Machine) -> int:
+    """Main memory that each of the PC's own stages may have KV of requests in: what the owner lends
+    for cached KV, where nobody has said how much half of what is idle."""
+    if room is None:
+        return 0
+    idle = max(0, unused_memory_bytes(machine)) // room.stages
+    return idle // 2 if room.ram_bytes is None else min(room.ram_bytes, idle)
+
+
+def leases_to_end(allowed: Mapping[int, int], held: Mapping[int, int], room: LendRoom) -> set[int]:
+    """Numbers of leases to end, the newest first, until the rest is within the room. `allowed` and
+    `held`: bytes by number, that they may have and that lie here."""
+    ended = _above(allowed, room.kept_bytes)
+    return ended | _above(held, max(0, sum(held.values()) + min(0, room.idle_bytes)))
+
+
+def _above(sizes: Mapping[int, int], room_bytes: int) -> set[int]:
+    ended, left = set[int](), sum(sizes.values())
+    for number in sorted(sizes, reverse=True):
         if left <= room_bytes:
             break
-        ended.append(number)
-        left -= held[number]
+        ended.add(number)
+        left -= sizes[number]
     return ended

@@ -67,6 +67,11 @@ class OwnerLimits:
         return any(name.startswith("cuda") for name in self.device_names)
 
     @property
+    def lends_ram(self) -> bool:
+        """Whether other PCs may have KV in the main memory."""
+        return self.lend_ram_bytes > 0 and self.lend_cpu_cores > 0
+
+    @property
     def lends_cpu_only(self) -> bool:
         """Whether no card is lent, even where there are some."""
         return set(self.device_names) == {"cpu"}

@@ -31,7 +31,8 @@ def test_nothing_is_lent_unless_memory_and_cores_are_set():
 
 
 def test_what_the_owner_has_set_is_lent():
-    assert lend_room(LENDS, pc()) == LendRoom(4 * GB, 2, "")
+    room = lend_room(LENDS, pc())
+    assert (room.size_bytes, room.cores, room.why_less, room.kept_bytes) == (4 * GB, 2, "", 4 * GB)
 
 
 def test_programs_that_need_the_memory_take_it_back():
@@ -91,11 +92,24 @@ def test_limits_are_read_from_the_file():
     assert lend_room(limits, pc(memory_bytes=3 * GIB)).size_bytes == 0
 
 
-@given(st.dictionaries(st.integers(1, 99), st.integers(0, 8)), st.integers(0, 30))
-def test_the_newest_leases_end_until_the_rest_fits_and_no_more(held, room):
-    ended = leases_to_end(held, room)
-    left = [size for number, size in held.items() if number not in ended]
-    assert sum(left) <= room
-    assert ended == sorted(held, reverse=True)[: len(ended)]
+SIZES = st.dictionaries(st.integers(1, 99), st.integers(0, 8))
+
+
+@given(SIZES, st.integers(0, 30))
+def test_the_newest_leases_end_until_the_rest_fits_and_no_more(allowed, kept):
+    ended = leases_to_end(allowed, {}, LendRoom(kept_bytes=kept))
+    left = [size for number, size in allowed.items() if number not in ended]
+    assert sum(left) <= kept
+    assert ended == set(sorted(allowed, reverse=True)[: len(ended)])
     if ended:
-        assert sum(left) + held[ended[-1]] > room
+        assert sum(left) + allowed[min(ended)] > kept
+
+
+@given(SIZES, st.integers(-30, 30))
+def test_a_touched_reserve_ends_leases_of_which_something_lies_here(held, idle):
+    allowed = dict.fromkeys(held, 8)
+    room = LendRoom(kept_bytes=sum(allowed.values()), idle_bytes=idle)
+    ended = leases_to_end(allowed, held, room)
+    freed = sum(held[number] for number in ended)
+    assert freed >= min(-idle, sum(held.values()))
+    assert bool(ended) == (idle < 0 < sum(held.values()))
