@@ -27,6 +27,7 @@ class FakePc:
     ended: set[int] = field(default_factory=set)
     echoes: dict[str, EchoesTold] = field(default_factory=dict)
     serves: bool = False
+    own_room_bytes: int = 0
 
     def take(self, order: CellOrder) -> None:
         self.serves = order.serves
@@ -65,6 +66,7 @@ class FakePc:
             started=self.started,
             memory_bytes=self.room_bytes,
             cores=4 if self.room_bytes else 0,
+            own_room_bytes=self.own_room_bytes,
             port=4000 if is_open else 0,
             incarnation=self.started if is_open else 0,
             leases=tuple(
