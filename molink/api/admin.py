@@ -73,13 +73,13 @@ class _Orders:
         order = known.get(request.match_info["order"])
         if order is None:
             raise web.HTTPNotFound
-        await _body(request, {})
+        await body_of(request, {})
         done = order(request.match_info["id"], caller_of(request).name)
         return web.json_response(await _carried_out(done))
 
     async def post_invite(self, request: web.Request) -> web.Response:
         """Make an invite for PCs that shall join."""
-        body = await _body(request, {"expires_s": (int, float), "uses": (int,), "name": (str,)})
+        body = await body_of(request, {"expires_s": (int, float), "uses": (int,), "name": (str,)})
         done = self.admin.invite(
             body.get("expires_s", INVITE_S),
             body.get("uses", INVITE_USES),
@@ -90,7 +90,7 @@ class _Orders:
 
     async def post_intake(self, request: web.Request) -> web.Response:
         """Pause the intake of requests, or end the pause."""
-        body = await _body(request, {"paused": (bool,)})
+        body = await body_of(request, {"paused": (bool,)})
         if "paused" not in body:
             raise ApiError("'paused' is missing: add it to the request.", param="paused")
         return web.json_response(
@@ -99,7 +99,7 @@ class _Orders:
 
     async def post_clear_cache(self, request: web.Request) -> web.Response:
         """Clear the rings' prefix caches."""
-        await _body(request, {})
+        await body_of(request, {})
         return web.json_response(to_plain(self.admin.clear_caches(caller_of(request).name)))
 
 
@@ -114,7 +114,7 @@ async def _carried_out(done: Awaitable[Done]) -> JsonObject:
         raise ApiError(str(error)) from None
 
 
-async def _body(request: web.Request, kinds: Mapping[str, tuple[type, ...]]) -> JsonObject:
+async def body_of(request: web.Request, kinds: Mapping[str, tuple[type, ...]]) -> JsonObject:
     """The body's fields, all of them known and of their kind. Raises ApiError for others."""
     raw = b"".join([piece async for piece in body_pieces(request, ORDER_BYTES_MAX)])
     body = parse_json_object(raw) if raw.strip() else {}

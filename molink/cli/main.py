@@ -26,6 +26,7 @@ COMMANDS_GROUP = "molink.commands"
 
 MODULES = {
     "molink.cli.cache": ("cache",),
+    "molink.cli.cell": ("cell",),
     "molink.cli.client": ("generate", "chat", "bench"),
     "molink.cli.dashboard": ("dashboard",),
     "molink.cli.demo": ("demo",),

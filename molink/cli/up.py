@@ -151,6 +151,7 @@ async def _start_users_api(
 ) -> None:
     """Answer users and operators; ended with the stack."""
     from molink.api import start_api
+    from molink.api.cell import add_cell_routes
     from molink.api.cluster_routes import add_plan_route
     from molink.cli.own_server import api_tls
     from molink.cli.serve import users_app
@@ -158,6 +159,8 @@ async def _start_users_api(
     cluster, data_dir = coordinator.cluster, settings.data_dir
     app = users_app(settings.api, settings.served, cluster, access, metrics)
     add_plan_route(app, cluster.service.model.name, coordinator.plan)
+    assert cluster.cell is not None, "agents may be of one LAN"
+    add_cell_routes(app, cluster.cell)
     tls = api_tls(settings.api, data_dir, access)
     runner = await start_api(app, settings.host, port, tls, data_dir=data_dir)
     stack.push_async_callback(runner.cleanup)

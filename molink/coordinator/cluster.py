@@ -16,6 +16,8 @@ from molink.config.groups import ModelSettings
 from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.audits.auditor import Auditor, AuditSettings
+from molink.coordinator.cell.lending import CellLending, NoLenders
+from molink.coordinator.cell.orders import CellOrders
 from molink.coordinator.nodes.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.planning.readiness import Readiness
@@ -79,6 +81,8 @@ class Cluster:
     """What a later coordinator goes on with."""
     given_by: Callable[[str], ContributionReport]
     """What the PC with this id has given, with all devices."""
+    cell: CellOrders | None = None
+    """Orders about cells; None: all nodes are here."""
 
 
 def run_cluster(
@@ -97,20 +101,25 @@ def run_cluster(
     audits: AuditSettings,
     live: LiveState,
     ring_settings: str = "",
+    lending: CellLending | None = None,
 ) -> Cluster:
     """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
     `new_endpoint` is called with the epoch of each ring; `intake` says which requests are taken,
     and by which ring; `relay` reports on the relay, where there is one. Rings in `live` that
-    were loaded with the same `ring_settings` are taken over.
+    were loaded with the same `ring_settings` are taken over. `lending`: among PCs of a LAN; None:
+    all nodes are here.
     """
 
     def report(service: ClusterService) -> ClusterReport:
         own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
-        return replace(service_report(service, nodes, own), audits=auditor.report(), relay=relay())
+        lent = cell.report() if cell is not None else None
+        told = service_report(service, nodes, own)
+        return replace(told, audits=auditor.report(), relay=relay(), cell=lent)
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
+    cell = CellOrders(lending, service.events) if lending is not None else None
     admin = ClusterAdmin(hub.book, hub.registry, service)
     auditor = Auditor(service, admin.quarantine, audits.evidence, audits.has_experts)
     accounting = Accounting(ledger, hub.book, service)
@@ -118,14 +127,15 @@ def run_cluster(
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
     unfinished = live.unfinished()
     keeper = RingKeeper.of(live, ring_settings, unfinished)
-    ways = assigner, new_endpoint, readiness, tasks, blame, keeper
+    ways = assigner, new_endpoint, readiness, tasks, blame, keeper, lending or NoLenders()
     manager = ClusterManager(settings, hub.book, planner, service, *ways)
     news = ClusterNews(service.cluster, service.events)
     kept = hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()
-    for work in (*map(service.go_on, unfinished), *kept):
+    lent = (lending.run(),) if lending is not None else ()
+    for work in (*map(service.go_on, unfinished), *kept, *lent):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
-    return Cluster(service, manager.rings, admin, news, live, given_by)
+    return Cluster(service, manager.rings, admin, news, live, given_by, cell)
 
 
 def given_by_pc(registry: Registry, ledger: Ledger, pc: str) -> ContributionReport:

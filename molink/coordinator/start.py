@@ -25,6 +25,8 @@ from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
 from molink.control.versions import own_protocols
 from molink.coordinator.audits.auditor import AuditSettings
+from molink.coordinator.cell.lending import CellLending
+from molink.coordinator.cell.pairs import ConfirmedPairs
 from molink.coordinator.cluster import Cluster, Stores, model_of, open_stores, run_cluster
 from molink.coordinator.nodes.access import Suspensions
 from molink.coordinator.nodes.hub import ControlHub, allow_members
@@ -127,6 +129,12 @@ def _cluster(
     stores: Stores,
 ) -> Cluster:
     relay, config, ring = services.relay, model.checkpoint.config(), settings.ring
+    lending = CellLending(
+        hub,
+        ConfirmedPairs(stores.registry),
+        planner.kv_figures,
+        is_encrypted=hub.access.broker.trust is not None,
+    )
     return run_cluster(
         tasks,
         card=model.card,
@@ -148,6 +156,7 @@ def _cluster(
         ring_settings=_ring_settings(settings),
         relay=lambda: RelayReport(relay.address, relay.trouble),
         audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
+        lending=lending,
     )
 
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
+from molink.control.messages.cell import CellFacts
 from molink.control.messages.payloads import NodeHealth, NodeState, Presence, StageFact
 from molink.control.messages.topics import FACT, HEALTH, PRESENCE, Topic
 from molink.control.versions import own_protocols
@@ -84,12 +85,17 @@ class ControlSession:
         await self.publish(FACT, fact)
 
     async def send_heartbeats(
-        self, manager: StageManager, state: Callable[[], NodeState]
+        self,
+        manager: StageManager,
+        state: Callable[[], NodeState],
+        cell: Callable[[], CellFacts | None] = lambda: None,
     ) -> NoReturn:
-        """Report this node's health once a second, and soon after its stage has reported."""
+        """Report this node's health once a second, and soon after its stage has reported. `cell`:
+        what its PC lends to its LAN."""
         while True:
             manager.health_changed.clear()
-            await self.publish(HEALTH, self.health(manager, state()))
+            health = self.health(manager, state()).model_copy(update={"cell": cell()})
+            await self.publish(HEALTH, health)
             await asyncio.sleep(HEARTBEAT_PAUSE_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S - HEARTBEAT_PAUSE_S):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from molink.report.cell import CellReport
 from molink.report.nodes import NodeReport
 
 COORDINATOR = "coordinator"
@@ -325,6 +326,8 @@ class ClusterReport:
     audits: AuditReport | None = None
     relay: RelayReport | None = None
     """Left out by `molink serve`, whose nodes need none."""
+    cell: CellReport | None = None
+    """Left out by `molink serve`, whose nodes lend nothing to each other."""
 
     @property
     def troubles(self) -> tuple[str, ...]:

@@ -57,6 +57,10 @@ OPTIONS = {
     "relay": "--host --port --secret-file",
     "cache": "",
     "cache clear": "--url --key --data-dir",
+    "cell": "",
+    "cell list": "--url --key --data-dir --json",
+    "cell confirm": "--url --key --data-dir",
+    "cell forget": "--url --key --data-dir",
     "chat": "--url --key --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "

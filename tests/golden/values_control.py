@@ -11,6 +11,14 @@ from molink.control.messages.assignment import (
     Stop,
 )
 from molink.control.messages.base import ModelSize, Unreadable
+from molink.control.messages.cell import (
+    CellFacts,
+    CellOrder,
+    EchoesTold,
+    EchoOrder,
+    LeaseHeld,
+    LeaseOrder,
+)
 from molink.control.messages.payloads import (
     Accepted,
     AssignedWork,
@@ -40,6 +48,7 @@ from molink.control.messages.topics import (
     ACCEPTED,
     ALL_TOPICS,
     ASSIGNMENT,
+    CELL,
     COORDINATOR,
     FACT,
     HEALTH,
@@ -71,6 +80,7 @@ TOPICS = Codec(
 TOPICS.add(
     accepted=lambda: ACCEPTED,
     assignment=lambda: ASSIGNMENT,
+    cell=lambda: CELL,
     coordinator=lambda: COORDINATOR,
     fact=lambda: FACT,
     health=lambda: HEALTH,
@@ -244,6 +254,35 @@ def health_with_a_stage():
         stage={"kv_tokens_used": 7, "busy_share": 0.5, "links": []},
         paths={"next": "direct", "coordinator": "relay"},
     )
+
+
+@PAYLOADS.value
+def health_of_a_pc_that_lends():
+    facts = CellFacts(
+        started=1_700_000_000_000,
+        memory_bytes=8 * 10**9,
+        cores=4,
+        why_less="6.00 GB of main memory are free beside what always stays so.",
+        own_room_bytes=2**40,
+        port=65_535,
+        incarnation=2**63 - 1,
+        leases=(LeaseHeld(lease=7, size_bytes=10**9, held_bytes=65_536),),
+        ended=(6, 5),
+        echoes=(EchoesTold(lender=OTHER, round=3, milliseconds=(0.25, 1.5)),),
+    )
+    return HEALTH, NodeHealth(incarnation="i", state=NodeState.STANDBY, uptime_s=0, cell=facts)
+
+
+@PAYLOADS.value
+def cell_ordered():
+    lease, key = LeaseOrder(lease=7, key="ab" * 32, size_bytes=10**9), "cd" * 32
+    echo = EchoOrder(lender=OTHER, round=3, host="10.0.0.2", port=4000, lease=8, key=key)
+    return CELL, CellOrder(serves=True, allow=(lease,), end=(5, 6), echoes=(echo,))
+
+
+@PAYLOADS.value
+def cell_forgotten():
+    return CELL, CellOrder()
 
 
 for one_state in ("joining", "loading", "paused", "draining", "lost"):

@@ -12,9 +12,11 @@ import click
 from molink.errors import UserError
 from molink.printable import printable_line
 from molink_agent.cli.options import data_dir_option, directory, joined_directory, json_option
-from molink_agent.limits.limits import KEYS, UNSET
+from molink_agent.limits.lend_room import lend_mistake
+from molink_agent.limits.limits import KEYS, UNSET, with_value
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
+from molink_agent.probe.machine import read_machine
 from molink_agent.status_text import ShownStatus, status_lines
 
 LOG_LINES = 50
@@ -102,6 +104,9 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
     cache from the next ring on.
     """
     file = LimitsFile(directory(data_dir))
+    machine = read_machine(directory(data_dir))
+    if mistake := lend_mistake(with_value(file.read(), key, value), machine):
+        raise UserError(f"molink agent set: {mistake}")
     file.set(key, value)
     runs = asyncio.run(agent_runs(directory(data_dir)))
     shortage = _ask(data_dir, command="look").get("shortage") if runs else ""

@@ -15,6 +15,7 @@ from typing import Any, assert_never
 from molink.control.addresses import Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.assignment import Assignment, Stop
+from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import (
     Accepted,
     CoordinatorPresence,
@@ -27,6 +28,7 @@ from molink.control.messages.payloads import (
 from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
+    CELL,
     COORDINATOR,
     LINK_KEYS,
     PROBE,
@@ -40,6 +42,7 @@ from molink.errors import ControlError, JoinRefusedError, UserError
 from molink.node.control_session import ControlSession
 from molink.node.stage_manager import StageManager
 from molink.tasks import task_group
+from molink_agent.daemon.cell_member import CellMember
 from molink_agent.daemon.measurements import ProbeRunner
 from molink_agent.daemon.membership import MemberAdmission, Membership
 from molink_agent.daemon.reports import DeviceReports
@@ -61,7 +64,14 @@ UNCLAIMED_S = 60.0
 once all of its nodes are back, and waits half as long for them."""
 
 Command = (
-    Accepted | Services | LinkKeys | ProbeOrder | Assignment | ShadowOrder | CoordinatorPresence
+    Accepted
+    | Services
+    | LinkKeys
+    | ProbeOrder
+    | Assignment
+    | ShadowOrder
+    | CellOrder
+    | CoordinatorPresence
 )
 """Messages that the coordinator sends to a node, or to all."""
 
@@ -72,6 +82,7 @@ TOPICS: tuple[Topic[Any], ...] = (
     PROBE,
     ASSIGNMENT,
     SHADOW,
+    CELL,
     COORDINATOR,
 )
 
@@ -146,6 +157,8 @@ class DeviceNode:
     routes: RelayedRoutes
     reports: DeviceReports
     probes: ProbeRunner
+    cell: CellMember | None = None
+    """What the PC lends to its LAN, at its first node; None: this is a further one."""
     refused: str = ""
     """Why the coordinator does not let it in; empty: it does."""
     _reclaim: ReclaimDeadline = field(default_factory=ReclaimDeadline)
@@ -202,6 +215,8 @@ class DeviceNode:
         us."""
         if limits_changed:
             self.stage.limits_changed()
+        if self.cell is not None:
+            await self.cell.refresh()
         is_refuted = self.reports.stage.is_offer_refuted
         if limits_changed or is_refuted or self.reports.profile is None:
             await self.reports.publish_profile()
@@ -260,8 +275,14 @@ class DeviceNode:
             await self.refresh(limits_changed=False)
             async with task_group() as group:
                 group.create_task(self._receive(client))
-                group.create_task(self.session.send_heartbeats(self.stage, self._reported_state))
+                group.create_task(self._beat())
                 group.create_task(self._report_rates())
+                if self.cell is not None:
+                    group.create_task(self.cell.run())
+
+    async def _beat(self) -> None:
+        cell = self.cell.facts if self.cell is not None else lambda: None
+        await self.session.send_heartbeats(self.stage, self._reported_state, cell)
 
     def _reported_state(self) -> NodeState:
         """The state in words that every coordinator knows."""
@@ -290,6 +311,8 @@ class DeviceNode:
             case ShadowOrder():
                 if self._speaks(message.protocol):
                     await self.stage.lead_to_shadow(message)
+            case CellOrder():
+                await self._take_cell(message)
             case CoordinatorPresence():
                 if message.online:
                     self._coordinator_session = message.session
@@ -297,6 +320,11 @@ class DeviceNode:
                     await self.reports.coordinator_speaks(speaks)
             case other:
                 assert_never(other)
+
+    async def _take_cell(self, order: CellOrder) -> None:
+        """Take an order about leases; a further device of a PC gets none."""
+        if self.cell is not None:
+            await self.cell.take(order)
 
     def _speaks(self, number: int) -> bool:
         """Whether this build can be in a ring of this number. A coordinator that compares none may

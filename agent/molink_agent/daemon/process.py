@@ -16,6 +16,7 @@ from molink.tasks import background_tasks
 from molink.transport.paths.reach import Reach
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.agent_log import StatusListener, logged
+from molink_agent.daemon.cell_member import CellMember
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.given import GivenRecorder, Totals, ask_totals
 from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner
@@ -171,7 +172,12 @@ class _NodeFactory:
         port = self._options.data_port
         endpoint = PeerEndpoint(routes, port + number if port else 0)
         probes = ProbeRunner(pc, reports, routes, endpoint, self._step_times, self._budgets)
-        return DeviceNode(session, admission, manager, routes, reports, probes)
+        cell = self._cell_member() if number == 0 else None
+        return DeviceNode(session, admission, manager, routes, reports, probes, cell)
+
+    def _cell_member(self) -> CellMember:
+        started = int(1e3 * self._started_unix_s)
+        return CellMember(self._pc, self._owner, lambda: self._listen_address.host, started)
 
     def _admission(self, number: int) -> MemberAdmission:
         if number == 0:

@@ -85,9 +85,12 @@ def lent_devices(
 
 
 def lent_threads(limits: OwnerLimits, machine: Machine) -> int:
-    """Compute threads of all stages on the CPU; never more than there are."""
-    half = max(1, int(machine.cpu_threads * THREADS_SHARE))
-    return half if limits.threads is None else min(limits.threads, machine.cpu_threads)
+    """Compute threads of all stages on the CPU; never more than there are beside cores that attend
+    to others' KV."""
+    half = int(machine.cpu_threads * THREADS_SHARE)
+    wanted = half if limits.threads is None else limits.threads
+    beside = machine.cpu_threads - (limits.lend_cpu_cores if limits.lend_ram_bytes else 0)
+    return max(1, min(wanted, beside))
 
 
 def unused_memory_bytes(machine: Machine) -> int:

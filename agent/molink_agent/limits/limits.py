@@ -53,6 +53,8 @@ class OwnerLimits:
     direct: bool = True
     cache_ram_bytes: int | None = None
     cache_disk_bytes: int | None = None
+    lend_ram_bytes: int = 0
+    lend_cpu_cores: int = 0
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -63,6 +65,11 @@ class OwnerLimits:
     def wants_gpu(self) -> bool:
         """Whether a card is lent by its name."""
         return any(name.startswith("cuda") for name in self.device_names)
+
+    @property
+    def lends_ram(self) -> bool:
+        """Whether other PCs may have KV in the main memory."""
+        return self.lend_ram_bytes > 0 and self.lend_cpu_cores > 0
 
     @property
     def lends_cpu_only(self) -> bool:
@@ -274,8 +281,26 @@ KEYS = (
         "Disk, beside that for weights, for what this memory has no room for. Else none.",
         "10",
     ),
+    Key(
+        "lend_ram_gb",
+        gigabytes(65536),
+        "Main memory for KV of stages on other PCs of your LAN, once the operator has confirmed "
+        "the cell; 0: none.",
+        "8",
+    ),
+    Key(
+        "lend_cpu_cores",
+        number(0, 1024, "cores", whole=True),
+        "Cores that attend to that KV, of which stages here get none; 0: nothing is lent.",
+        "2",
+    ),
 )
 """Keys in the order of the file."""
+
+NOT_BUILT = {
+    "lend_gpu_gb": "lending from a card's memory is not built: lend_ram_gb lends main memory."
+}
+"""Sentences on limits that somebody may look for."""
 
 _BY_NAME = {key.name: key for key in KEYS}
 
@@ -311,6 +336,8 @@ def plain_limits(limits: OwnerLimits) -> dict[str, Any]:
 def _key(name: str, source: str) -> Key:
     if name in _BY_NAME:
         return _BY_NAME[name]
+    if name in NOT_BUILT:
+        raise UserError(f"{source}: {name}: {NOT_BUILT[name]}")
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     hint = f"did you mean {near[0]}?" if near else f"this version knows {', '.join(_BY_NAME)}."
     raise UserError(f"{source}: there is no limit called {name!r}: {hint}")

@@ -13,6 +13,7 @@ from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openapi import answers
 from molink.api.schemas import CompletionBody, GenerateBody
 from molink.api.vllm.tokenize import DetokenizeBody, TokenizeBody
+from molink.report.cell import CellReport
 from molink.report.cluster import ClusterReport
 from molink.report.events import EventsReport
 from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered
@@ -223,6 +224,23 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         CachesCleared,
         errors=OF_ORDERS,
     ),
+    ("GET", "/cell"): Operation(
+        CLUSTER, "PCs that lend each other memory, or could", CellReport, errors=OF_ORDERS
+    ),
+    **{
+        ("POST", f"/cell/{order}"): Operation(
+            CLUSTER,
+            what,
+            CellReport,
+            errors=(*OF_ORDERS, 404),
+            fields={"pcs": {"type": "array", "items": {"type": "string"}}},
+            example={"pcs": ["anna", "ben"]},
+        )
+        for order, what in (
+            ("confirm", "Let two PCs of a LAN lend each other memory"),
+            ("forget", "End what two PCs have lent each other"),
+        )
+    },
     ("GET", "/plan"): Operation(
         CLUSTER,
         "The best plan for the PCs that are here",

@@ -35,6 +35,7 @@ from molink.control.messages.base import (
     Unreadable,
     Word,
 )
+from molink.control.messages.cell import CellFacts
 from molink.control.versions import UNTOLD
 from molink.json_object import JsonObject
 from molink.stage_protocol.health import StageHealth
@@ -324,6 +325,8 @@ class NodeHealth(Message):
     stage: Annotated[StageHealth | Unreadable, Embedded(HEALTH)] | None = None
     paths: Annotated[dict[Word, Word], Field(max_length=2)] = Field(default_factory=dict)
     """Outgoing link's name to "direct" or "relay"."""
+    cell: CellFacts | None = None
+    """What the PC lends to others of its LAN; None: nothing, or this is a further device of it."""
 
 
 class NodeWish(Message):

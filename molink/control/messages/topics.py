@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from molink.control.messages.assignment import Assignment
+from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import (
     Accepted,
     CoordinatorPresence,
@@ -93,6 +94,8 @@ SERVICES = _topic("node/{node}/told/services", Services)
 """Relay, measurements, STUN: where they are, and the keys to them."""
 PROBE = _topic("node/{node}/told/probe", ProbeOrder)
 """Neighbours to measure, and where they are."""
+CELL = _topic("node/{node}/told/cell", CellOrder)
+"""Leases that a PC is to allow to others of its LAN, with their keys."""
 COORDINATOR = _topic("coordinator/said/presence", CoordinatorPresence)
 """Every node may read it."""
 

@@ -38,6 +38,7 @@ from molink.coordinator.planning.placement_facts import (
 )
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.stage_protocol.messages import DraftModel
+from molink_scheduler.cell.far_lender import TOKEN_SHARE_MAX
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import (
     Forecast,
@@ -80,6 +81,20 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
 
 
 @dataclass(frozen=True, slots=True)
+class KvFigures:
+    """What a stage's KV takes, for who may lend it room."""
+
+    token_bytes: int
+    """Bytes of a token in its layers."""
+    row_bytes: int
+    """Bytes of a decode row's queries and answers in one layer, both ways."""
+    tokens_longest: int
+    """Tokens of the longest request that is let in."""
+    slower_s: float
+    """Seconds by which its steps may take longer for room that it borrows."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlanner:
     """Plans for one model."""
 
@@ -102,6 +117,8 @@ class ModelPlanner:
     """Whether tails draft with a layer of the checkpoint."""
     drafter: AssignedDrafter | None = None
     """Model that drafts, which the costs hold in the head; None: there is none."""
+    tokens_longest: int = 0
+    """Tokens of the longest request that is let in."""
 
     @classmethod
     def of(
@@ -128,7 +145,8 @@ class ModelPlanner:
         kept = (settings.goal.split, served.kv_dtype, planned.declared, settings.ring.standbys)
         ring, assigned = settings.ring, None if beside is None else beside.assigned
         room = ring.prefix_cache, ring.kv_host_tokens
-        return cls(facts, goal, weights, *kept, *room, drafts, assigned)
+        longest = min(served.model_len_max or description.model_len_max, description.model_len_max)
+        return cls(facts, goal, weights, *kept, *room, drafts, assigned, longest)
 
     @property
     def cost(self) -> ModelCost:
@@ -221,7 +239,23 @@ class ModelPlanner:
         if (planner := next(able, None)) is None:
             return None
         work = replace(work, device=_device_name(device), threads=device.threads)
+        work = replace(work, kv_host_tokens=self.kv_host_tokens, lan_lease=None)
         return replace(work, kv_tokens=kv_tokens, drafter=planner.drafter)
+
+    def kv_figures(self, node: Node, work: AssignedWork) -> KvFigures | None:
+        """What a stage's KV takes on a node; None: it tells of no device, or no lender holds such
+        KV (rows of latent attention)."""
+        shape = self.facts.shape
+        if shape is None or node.profile is None or not node.profile.devices:
+            return None
+        if shape.expansion_parameters:
+            return None
+        return KvFigures(
+            token_bytes=self.facts.token_bytes(_device(node), work.layers),
+            row_bytes=2 * shape.attention_width + 4 * shape.heads,
+            tokens_longest=self.tokens_longest,
+            slower_s=TOKEN_SHARE_MAX * self.goal.tpot_s,
+        )
 
     def undrafted(self, work: AssignedWork) -> AssignedWork:
         """The work without the model that drafts, which would come too late."""

@@ -107,6 +107,10 @@ class FactsMaker:
         there = self._cost_on(device)
         return lent_bytes * sum(self.cost.layer_bytes) // sum(there.layer_bytes)
 
+    def token_bytes(self, device: Device, layers: tuple[int, int]) -> int:
+        """Bytes that a token's KV takes in these layers on a device."""
+        return sum(self._cost_on(device).kept_of_token[slice(*layers)])
+
     def kv_scale(self, device: Device) -> float:
         """KV bytes of a token on this device, as a multiple of what the plan counts."""
         there = self._cost_on(device)

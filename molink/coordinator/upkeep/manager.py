@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from molink.coordinator.cell.lending import Lenders, NoLenders
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.nodes.slowdown import AS_REPORTED
@@ -72,6 +73,7 @@ class ClusterManager:
     """In which rings run and plans are made."""
     blame: Blame = field(default_factory=Blame)
     keeper: RingKeeper = field(default_factory=RingKeeper)
+    lenders: Lenders = field(default_factory=NoLenders)
     rings: list[RingSupervisor] = field(default_factory=list)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of the cluster's manager"))
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
@@ -374,6 +376,7 @@ class ClusterManager:
             mended=lambda failure: self.blame.mended(failure.node_id, time.monotonic()),
             complained=lambda failure: self.blame.complained(failure, time.monotonic()),
             keeper=self.keeper,
+            lenders=self.lenders,
             kept=kept,
         )
         self.rings.append(ring)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
+from molink.coordinator.cell.lending import Lenders
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService
@@ -87,6 +88,7 @@ class RingSupervisor:
     """Takes a complaint about a neighbour's rows, of a ring that goes on; whether it had better
     not."""
     keeper: RingKeeper
+    lenders: Lenders
     kept: KeptRing | None = None
     """The ring as an earlier coordinator has left it; None: it is built."""
     state: RingState = RingState.LOADING
@@ -142,12 +144,15 @@ class RingSupervisor:
             self.state = RingState.ENDED
             self._note("ring_ended", f"has ended: {self.error or 'it is not needed any more.'}")
             self.keeper.drop(self.number)
+            self.lenders.give_back(stage.node.node_id for stage in self.stages)
             self.service.not_expected(self.number)
             await asyncio.shield(self._release())
             self.wake.set()
 
     async def _build(self) -> Ring | None:
         """The ring; None when it was to be drained before it stood."""
+        await unless(self._drain, self.lenders.borrow(self.stages))
+        self.plan = self.plan.moved(_places(self.stages))
         terms = await self.endpoint.open(self.stages)
         building = build_ring(self.stages, terms, self._progressed, self.endpoint.reroute)
         return await unless(self._drain, building)
@@ -158,6 +163,7 @@ class RingSupervisor:
 
     async def _take_over(self, kept: KeptRing) -> Resumption:
         """The next epoch of a ring that was left. Raises MolinkError or TimeoutError."""
+        self.lenders.adopt(self.stages)
         terms = await self.endpoint.open(self.stages)
         ring = Ring(self.stages, replace(terms, ring=kept.terms), kept.requests_link)
         client = self.endpoint.client(ring)
@@ -175,9 +181,10 @@ class RingSupervisor:
 
     def _go_to(self, ring: Ring) -> None:
         """Note in which places the ring stands from now on."""
+        staying = {stage.node.node_id for stage in ring.stages}
+        self.lenders.give_back({stage.node.node_id for stage in self.stages} - staying)
         self.stages = ring.stages
-        places = [PlannedStage(stage.node.node_id, stage.work) for stage in ring.stages]
-        self.plan = self.plan.moved(places)
+        self.plan = self.plan.moved(_places(ring.stages))
 
     async def _serve(self, ring: Ring, resumption: Resumption | None = None) -> None:
         """Serve until it is drained, over as many epochs as it takes. Raises MolinkError when it is
@@ -387,3 +394,7 @@ class RingSupervisor:
     async def _let_go(self, node: Node, guard: ErrorGuard) -> None:
         with guard:
             await self.stand_by(node, self.epoch)
+
+
+def _places(stages: Sequence[AgentStage]) -> list[PlannedStage]:
+    return [PlannedStage(stage.node.node_id, stage.work) for stage in stages]

@@ -174,3 +174,12 @@ def test_status_of_several_devices_has_a_part_for_each():
         "  lends:   cpu 8.6 of 17.2 GB",
         lines[-1],
     ]
+
+
+@pytest.mark.parametrize("value", ["60000", "-1", "nan"])
+def test_more_memory_to_lend_than_the_pc_has_is_refused_and_nothing_is_written(home, value):
+    with pytest.raises(UserError, match="lend_ram_gb"):
+        run(home, "set", "lend_ram_gb", value)
+    assert not (home / "limits.toml").exists()
+    run(home, "set", "lend_ram_gb", "0.5")
+    assert "\nlend_ram_gb = 0.5\n" in (home / "limits.toml").read_text()

@@ -17,6 +17,7 @@ from molink.cli.up import _start_users_api
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from tests.api.test_admin import NODE, FakeAdmin
+from tests.api.test_cell import FakeCell
 from tests.golden.values_api import Desk, Shelf
 from tests.scripted_server import CountingService
 
@@ -48,6 +49,9 @@ ORDERS = {
     ("POST", "/cluster/invites"),
     ("POST", "/cluster/intake"),
     ("POST", "/cluster/cache/clear"),
+    ("GET", "/cell"),
+    ("POST", "/cell/confirm"),
+    ("POST", "/cell/forget"),
 }
 
 ROUTES = OPEN | INFERENCE | WATCH | ORDERS
@@ -113,7 +117,7 @@ async def app_of(access, folder, monkeypatch):
 
     monkeypatch.setattr("molink.api.start_api", start_api)
     service = CountingService()
-    cluster = SimpleNamespace(service=service, live=None, admin=FakeAdmin())
+    cluster = SimpleNamespace(service=service, live=None, admin=FakeAdmin(), cell=FakeCell())
     service.model = SimpleNamespace(name="tiny")
     coordinator = SimpleNamespace(cluster=cluster, plan=plan)
     cluster.live = SimpleNamespace(freeze=lambda: None)

@@ -1,0 +1,202 @@
+"""Lending in a cluster: the driver of cells with its clock, its keys and its orders, and stages
+that borrow as they load.
+
+A stage whose device holds fewer tokens than the longest request that the API lets in looks for a
+lender before it loads: a lease is part of its work. It waits for seconds at most, and only where a
+pair of its PC is confirmed. What its own PC's memory lends as much of is not borrowed.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from molink.control.messages.assignment import Load
+from molink.control.messages.cell import CellOrder
+from molink.control.messages.payloads import AssignedWork
+from molink.coordinator.cell.driver import DEBTOR_INCARNATION, RAM, CellDriver
+from molink.coordinator.cell.pairs import ConfirmedPairs
+from molink.coordinator.cell.values import Grant, PcSeen, RoomWanted, pcs_seen
+from molink.coordinator.nodes.hub import ControlHub
+from molink.coordinator.nodes.node import Node
+from molink.coordinator.planning.model_planner import KvFigures
+from molink.coordinator.ring.agent_stage import AgentStage
+from molink.errors import ErrorGuard
+from molink.stage_protocol.lan_lease import LanLease
+from molink.tasks import Signal
+from molink_scheduler.cell.leases import Lease
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+
+TICK_S = 0.5
+
+BORROW_WITHIN_S = 20.0
+"""Seconds that a ring waits for leases: a lender starts to listen, echoes, an answer. Its weights
+take longer to load, and without room it takes shorter requests for as long as it stands."""
+
+
+class Lenders(Protocol):
+    """Where stages of rings borrow."""
+
+    async def borrow(self, stages: Sequence[AgentStage]) -> None:
+        """Give stages that are to load, and lack room, leases as part of their work."""
+
+    def adopt(self, stages: Sequence[AgentStage]) -> None:
+        """Count leases that stages of a ring have which is taken over."""
+
+    def give_back(self, node_ids: Iterable[str]) -> None:
+        """End the leases of nodes whose stages have ended."""
+
+
+class NoLenders:
+    """No PC lends anything: all stages are here."""
+
+    async def borrow(self, stages: Sequence[AgentStage]) -> None:
+        """Leave them as they are."""
+
+    def adopt(self, stages: Sequence[AgentStage]) -> None:
+        """They have no leases."""
+
+    def give_back(self, node_ids: Iterable[str]) -> None:
+        """They had none."""
+
+
+@dataclass(slots=True)
+class CellLending:
+    """Lending among the PCs of one cluster; `run` serves it."""
+
+    hub: ControlHub
+    pairs: ConfirmedPairs
+    figures: Callable[[Node, AssignedWork], KvFigures | None]
+    """What a stage's KV takes on a node; None: its model's lies at no lender."""
+    is_encrypted: bool = True
+    """Whether control links are, on which keys travel; else nothing is lent."""
+    driver: CellDriver = field(init=False)
+    seen: dict[str, PcSeen] = field(default_factory=dict)
+    """PCs as they were seen last."""
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of a cell"))
+    _ordered: dict[str, CellOrder] = field(default_factory=dict)
+    """Order of each PC, as it was published last."""
+    _claims: dict[str, tuple[Node, AssignedWork, LanLease]] = field(default_factory=dict)
+    """Leases of an earlier start whose lenders are not seen yet, by node."""
+    _ticked: Signal = field(default_factory=Signal)
+
+    def __post_init__(self) -> None:
+        first = int(1e3 * time.time())  # More than an earlier start has given in its time.
+        self.driver = CellDriver(first, lambda: secrets.token_hex(32), time.monotonic())
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            with self.guard:
+                await self._tick(time.monotonic())
+            self._ticked.send()
+            await asyncio.sleep(TICK_S)
+
+    async def _tick(self, now: float) -> None:
+        self.seen = pcs_seen(self.hub.book)
+        self._adopt_claims()
+        pairs = self.pairs.pairs if self.is_encrypted else ()
+        orders = self.driver.tick(self.seen, pairs, now)
+        known = {pc: order for pc, order in orders.items() if self._is_news(pc, order)}
+        gone = {pc: CellOrder() for pc in self._ordered.keys() - orders.keys()}
+        for pc, order in (known | gone).items():
+            await self.hub.order_cell(pc, order)
+            self._ordered[pc] = order
+        for pc in gone:
+            del self._ordered[pc]
+
+    def _is_news(self, pc: str, order: CellOrder) -> bool:
+        """Whether a PC is to be told: of nothing to do only where it lends to somebody."""
+        before = self._ordered.get(pc)
+        if before is None and order == CellOrder():
+            return pc in self.seen and self.seen[pc].facts.port > 0
+        return order != before
+
+    # -- stages -----------------------------------------------------------------------------------
+
+    async def borrow(self, stages: Sequence[AgentStage]) -> None:
+        """Give stages that are to load, and lack room, leases as part of their work."""
+        wants = {one.node_id: one for one in self._wants(stages)}
+        for wanted in wants.values():
+            self.driver.want(wanted)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BORROW_WITHIN_S):
+                while not wants.keys() <= self.driver.outcomes.keys():
+                    await self._ticked.wait()
+        for stage in stages:
+            outcome = self.driver.outcomes.pop(stage.node.node_id, None)
+            if isinstance(outcome, Grant) and outcome.tokens > self._host_tokens(stage):
+                give(stage, outcome)
+            elif stage.node.node_id in wants:
+                self.driver.drop(stage.node.node_id)
+
+    def adopt(self, stages: Sequence[AgentStage]) -> None:
+        """Count leases that stages of a ring have which is taken over."""
+        for stage in stages:
+            if (lease := stage.work.lan_lease) is not None:
+                self._claims[stage.node.node_id] = stage.node, stage.work, lease
+
+    def give_back(self, node_ids: Iterable[str]) -> None:
+        """End the leases of nodes whose stages have ended."""
+        for node_id in node_ids:
+            self._claims.pop(node_id, None)
+            self.driver.drop(node_id)
+
+    def _wants(self, stages: Sequence[AgentStage]) -> list[RoomWanted]:
+        """Room that stages lack for the longest request, as far as it is of use: what a stage that
+        nobody lends to has no room for, its ring cannot take."""
+        found = [(stage, self.figures(stage.node, stage.work)) for stage in stages]
+        counted = [(stage, figures) for stage, figures in found if figures is not None]
+        if len(counted) < len(stages) or not counted:
+            return []
+        may = {pc for pair in self.pairs.pairs for pc in pair} if self.is_encrypted else set()
+        fixed = [self._tokens(stage) for stage in stages if stage.node.pc not in may]
+        target = min([counted[0][1].tokens_longest, *fixed])
+        return [
+            RoomWanted(
+                node_id=stage.node.node_id,
+                pc=stage.node.pc,
+                tokens=target - (stage.work.kv_tokens or 0),
+                token_bytes=figures.token_bytes,
+                layers=stage.layers[1] - stage.layers[0],
+                row_bytes=figures.row_bytes,
+                slower_s=figures.slower_s,
+            )
+            for stage, figures in counted
+            if stage.node.pc in may and self._tokens(stage) < target
+        ]
+
+    def _tokens(self, stage: AgentStage) -> int:
+        """Tokens that a stage holds by itself, with its own PC's memory."""
+        return (stage.work.kv_tokens or 0) + self._host_tokens(stage)
+
+    def _host_tokens(self, stage: AgentStage) -> int:
+        """Tokens that its own PC's memory holds for a stage, where it was asked for."""
+        figures, seen = self.figures(stage.node, stage.work), self.seen.get(stage.node.pc)
+        if figures is None or seen is None:
+            return stage.work.kv_host_tokens
+        room = seen.facts.own_room_bytes // (figures.token_bytes * BLOCK_TOKENS) * BLOCK_TOKENS
+        return min(stage.work.kv_host_tokens, room)
+
+    def _adopt_claims(self) -> None:
+        """Count what stages of an earlier start have, once their lenders tell of it."""
+        lenders = {one.lease: pc for pc, seen in self.seen.items() for one in seen.facts.leases}
+        for node_id, (node, work, lan) in list(self._claims.items()):
+            figures, lender = self.figures(node, work), lenders.get(lan.lease)
+            if figures is None or lender is None:
+                continue
+            del self._claims[node_id]
+            sizes = figures.token_bytes, work.layers[1] - work.layers[0], figures.row_bytes
+            wanted = RoomWanted(node_id, node.pc, work.kv_host_tokens, *sizes, figures.slower_s)
+            of = node_id, DEBTOR_INCARNATION, f"{lender}{RAM}", self.seen[lender].facts.started
+            lease = Lease(lan.lease, *of, wanted.blocks, wanted.block_bytes)
+            self.driver.adopt(Grant(wanted, lender, lease, lan))
+
+
+def give(stage: AgentStage, grant: Grant) -> None:
+    """Make a lease part of the work of a stage that is to load."""
+    work = replace(stage.work, kv_host_tokens=grant.tokens, lan_lease=grant.lan)
+    stage.assignment = stage.assignment.model_copy(update={"command": Load(work=work)})

@@ -1,0 +1,61 @@
+"""Pairs of PCs that the operator has confirmed, which may lend to each other.
+
+They are kept by the registry. A cell is what such pairs hold together. Of two PCs of a cell that
+were not confirmed as a pair neither lends to the other: text can be inferred from lent KV, so each
+word counts for those whom it names.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from molink.control.registry.registry import Registry
+
+SETTING = "cell_pairs"
+"""Name of the registry's setting: a JSON list of pairs of ids."""
+
+Pair = tuple[str, str]
+"""Ids of two PCs, in the order of the alphabet."""
+
+
+def pair_of(one: str, other: str) -> Pair:
+    """The pair of two PCs."""
+    return (one, other) if one < other else (other, one)
+
+
+@dataclass(slots=True)
+class ConfirmedPairs:
+    """The pairs of one cluster, as its registry keeps them."""
+
+    registry: Registry
+    pairs: frozenset[Pair] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.pairs = _read(self.registry.setting(SETTING))
+
+    def keep(self, pairs: Iterable[Pair]) -> None:
+        """Replace them. Raises StorageError when the registry cannot be written."""
+        changed = frozenset(pairs)
+        self.registry.set_setting(SETTING, json.dumps(sorted(changed)))
+        self.pairs = changed
+
+
+def cells_of(pairs: Iterable[Pair]) -> list[frozenset[str]]:
+    """Cells that pairs hold together."""
+    cells = list[frozenset[str]]()
+    for pair in pairs:
+        joined = [cell for cell in cells if cell & set(pair)]
+        cells = [cell for cell in cells if cell not in joined]
+        cells.append(frozenset(pair).union(*joined))
+    return cells
+
+
+def _read(kept: str | None) -> frozenset[Pair]:
+    """What was kept; nothing where that cannot be read: then nothing is lent."""
+    try:
+        read = json.loads(kept or "[]")
+        return frozenset(
+            pair_of(one, other) for one, other in read if f"{one}{other}" == one + other
+        )
+    except (ValueError, TypeError):
+        return frozenset()

@@ -1,0 +1,50 @@
+"""Cells as `GET /cell` and `GET /cluster` tell of them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CellPairReport:
+    """Two PCs that may lend to each other, or could."""
+
+    pcs: tuple[str, ...]
+    """Their ids."""
+    names: tuple[str, ...]
+    confirmed: bool
+    """Whether the operator has confirmed them; before that nothing is lent."""
+    rtt_ms: float | None
+    """Round trip between them as it was measured when they joined; None: it was not."""
+    echo_ms: float | None
+    """Milliseconds within which nearly all echoes came, the slower way; None: not measured."""
+    near: bool
+    """Whether one of them may lend to the other by their echoes."""
+    reason: str
+    """Why nothing is lent; empty: it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellPcReport:
+    """PC of a cell, or one that could be in one, by bytes of KV."""
+
+    id: str
+    name: str
+    own_bytes: int
+    """Room of its own stages on their devices."""
+    lent_bytes: int
+    """Main memory that stages on other PCs may have here."""
+    held_bytes: int
+    """What lies of that here."""
+    borrowed_bytes: int
+    """Room of its own stages on other PCs."""
+    lendable_bytes: int
+    """Main memory that its owner lends now, what is lent counted."""
+    reason: str
+    """Why it is less than the owner has set; empty: it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellReport:
+    """Pairs and PCs of all cells of a cluster, with those that could be."""
+
+    pairs: tuple[CellPairReport, ...]
+    pcs: tuple[CellPcReport, ...]

@@ -1,0 +1,168 @@
+"""What a PC lends to its LAN: a process that speaks the lines, and an owner who comes first."""
+
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+from molink.control.messages.cell import CellOrder, EchoOrder, LeaseOrder
+from molink.errors import LenderLostError
+from molink_agent.daemon import cell_member
+from molink_agent.daemon.cell_member import CellMember
+from molink_agent.limits.owner_policy import OwnerVerdict
+from molink_scheduler.units import GB, MB
+from tests.agent.daemon.agents import agent_with
+from tests.agent.pcs import pc
+
+KEY = "ab" * 32
+DOUBLE = (sys.executable, "-m", "tests.agent.daemon.lan_server_double")
+LENDS = {"lend_ram_gb": "1", "lend_cpu_cores": "2"}
+
+
+def lease(number: int, size_bytes: int = MB) -> LeaseOrder:
+    return LeaseOrder(lease=number, key=KEY, size_bytes=size_bytes)
+
+
+def member_on(tmp_path, monkeypatch, measure=None, **limits) -> CellMember:
+    agent, _ = agent_with(tmp_path, **(limits or LENDS))
+    monkeypatch.setattr(cell_member, "read_machine", lambda _: pc())
+    agent.owner.now = OwnerVerdict(True, "")
+    made = CellMember(agent.pc, agent.owner, lambda: "127.0.0.1", 1000, command=DOUBLE)
+    made.start_again_s = 0.05
+    if measure is not None:
+        made.measure = measure
+    return made
+
+
+@asynccontextmanager
+async def running(member: CellMember):
+    await member.refresh()
+    task = asyncio.create_task(member.run())
+    try:
+        async with asyncio.timeout(30):
+            yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(member: CellMember, condition):
+    """Facts of which the condition holds."""
+    while (facts := member.facts()) is None or not condition(facts):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return facts
+
+
+async def test_nothing_runs_and_nothing_is_told_by_default(tmp_path, monkeypatch):
+    member = member_on(tmp_path, monkeypatch, lend_ram_gb="0")
+    async with running(member):
+        assert member.facts() is None
+        await member.take(CellOrder(serves=True, allow=(lease(1),)))
+        facts = await until(member, lambda facts: facts.ended == (1,))
+        assert (facts.port, facts.memory_bytes, facts.leases) == (0, 0, ())
+
+
+async def test_a_confirmed_cell_has_it_listen_and_allow_what_there_is_room_for(
+    tmp_path, monkeypatch
+):
+    member = member_on(tmp_path, monkeypatch)
+    async with running(member):
+        assert member.facts().port == 0
+        order = CellOrder(serves=True, allow=(lease(1, GB // 2), lease(2, GB), lease(3, 0)))
+        await member.take(order)
+        facts = await until(member, lambda facts: member.held_bytes and len(facts.leases) == 2)
+        assert facts.port == 4002 and facts.ended == (2,) and facts.started == 1000
+        assert [one.lease for one in facts.leases] == [1, 3]
+        assert facts.memory_bytes == GB
+        await member.take(CellOrder(serves=True, end=(1,)))
+        assert [one.lease for one in member.facts().leases] == [3]
+        assert member.facts().ended == ()
+
+
+async def test_a_game_takes_all_leases_back_and_ends_the_process(tmp_path, monkeypatch):
+    member = member_on(tmp_path, monkeypatch)
+    async with running(member):
+        await member.take(CellOrder(serves=True, allow=(lease(1),)))
+        await until(member, lambda facts: facts.leases)
+        member.owner.now = OwnerVerdict(False, "A program fills the screen.", hurries=True)
+        await member.refresh()
+        facts = member.facts()
+        assert (facts.leases, facts.ended, facts.memory_bytes) == ((), (1,), 0)
+        assert facts.why_less == "A program fills the screen."
+        await until(member, lambda facts: facts.port == 0 and facts.started == 1001)
+
+
+async def test_programs_that_need_the_memory_end_the_newest_lease_first(tmp_path, monkeypatch):
+    member = member_on(tmp_path, monkeypatch)
+    async with running(member):
+        await member.take(CellOrder(serves=True, allow=(lease(1, 300 * MB), lease(2, 300 * MB))))
+        await until(member, lambda facts: member.held_bytes == 600 * MB)
+        less = pc(memory_available_bytes=2 * GB - 200 * MB)  # The reserve of 2 GB is touched.
+        monkeypatch.setattr(cell_member, "read_machine", lambda _: less)
+        await member.refresh()
+        assert [one.lease for one in member.facts().leases] == [1]
+        assert member.facts().ended == (2,)
+
+
+async def test_a_lower_limit_ends_leases_and_a_higher_one_does_not(tmp_path, monkeypatch):
+    member = member_on(tmp_path, monkeypatch)
+    async with running(member):
+        await member.take(CellOrder(serves=True, allow=(lease(1, 300 * MB), lease(2, 300 * MB))))
+        await until(member, lambda facts: len(facts.leases) == 2)
+        member.owner.limits.set("lend_ram_gb", "0.5")
+        await member.refresh()
+        assert [one.lease for one in member.facts().leases] == [1]
+        member.owner.limits.set("lend_ram_gb", "2")
+        await member.refresh()
+        assert [one.lease for one in member.facts().leases] == [1]
+
+
+async def test_a_process_that_dies_ends_all_leases_and_another_one_starts(tmp_path, monkeypatch):
+    member = member_on(tmp_path, monkeypatch)
+    async with running(member):
+        await member.take(CellOrder(serves=True, allow=(lease(1),)))
+        before = await until(member, lambda facts: facts.leases)
+        await member.take(CellOrder(serves=True, allow=(lease(1), lease(2, 13))))
+        after = await until(member, lambda facts: facts.started == 1001 and facts.port)
+        assert after.incarnation != before.incarnation
+        assert (after.leases, set(after.ended)) == ((), {1, 2})
+
+
+async def test_what_lends_and_does_not_start_lends_nothing(tmp_path, monkeypatch):
+    member = member_on(tmp_path, monkeypatch)
+    member.command = (sys.executable, "-c", "print('no line')")
+    async with running(member):
+        await member.take(CellOrder(serves=True, allow=(lease(1),)))
+        await asyncio.sleep(0.3)
+        assert (member.facts().port, member.facts().leases) == (0, ())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_echoes_are_measured_once_for_each_round(tmp_path, monkeypatch, fails):
+    asked = []
+
+    def measure(order):
+        asked.append(order.round)
+        if fails:
+            raise LenderLostError("nobody answers")
+        return [0.0005] * 20
+
+    member = member_on(tmp_path, monkeypatch, measure)
+
+    def order(number):
+        who = {"lender": "a" * 16, "host": "10.0.0.2", "port": 4, "lease": 9, "key": KEY}
+        return CellOrder(echoes=(EchoOrder(round=number, **who),))
+
+    async with running(member):
+        await member.take(order(1))
+        facts = await until(member, lambda facts: facts.echoes)
+        await member.take(order(1))
+        await member.take(order(2))
+        facts = await until(member, lambda facts: facts.echoes and facts.echoes[0].round == 2)
+        assert asked == [1, 2]
+        assert facts.echoes[0].milliseconds == (() if fails else (0.5,) * 20)
+
+
+def test_a_lease_s_key_is_never_printed():
+    assert KEY not in repr(CellOrder(allow=(lease(1),)))

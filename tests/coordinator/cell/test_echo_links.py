@@ -1,0 +1,58 @@
+"""Whether a lender is near enough, by its echoes."""
+
+import pytest
+
+from molink.coordinator.cell.echo_links import ANSWER_WITHIN_S, MEASURE_EVERY_S, EchoLink
+from molink_scheduler.cell.ledger import STEADY_S
+
+
+def of_ms(fast: int, slow_ms: float, fast_ms: float = 0.3) -> list[float]:
+    return [fast_ms / 1e3] * fast + [slow_ms / 1e3] * (20 - fast)
+
+
+@pytest.mark.parametrize(
+    ("echoes", "is_in"),
+    [
+        (of_ms(20, 0), True),
+        (of_ms(19, 9), True),
+        (of_ms(18, 9), False),
+        (of_ms(0, 1.0), False),
+        (of_ms(0, 0.999), True),
+        ([], False),
+    ],
+)
+def test_nearly_all_echoes_have_to_be_fast(echoes, is_in):
+    link = EchoLink()
+    link.judge(echoes, 0.0)
+    assert (link.is_in, link.is_judged) == (is_in, True)
+
+
+def test_between_both_bounds_nothing_changes():
+    link = EchoLink()
+    link.judge(of_ms(0, 1.2), 0.0)
+    assert not link.is_in and link.near_s == pytest.approx(1.2e-3)
+    link.judge(of_ms(20, 0), 60.0)
+    link.judge(of_ms(0, 1.4), 120.0)
+    assert link.is_in
+    link.judge(of_ms(0, 1.5), 180.0)
+    assert not link.is_in
+
+
+def test_a_link_that_fell_out_has_to_be_steady():
+    link = EchoLink()
+    link.judge(of_ms(20, 0), 0.0)
+    link.judge([], 60.0)
+    link.judge(of_ms(20, 0), 60.0 + STEADY_S - 1)
+    assert not link.is_in and link.near_s == pytest.approx(3e-4)
+    link.judge(of_ms(20, 0), 60.0 + STEADY_S)
+    assert link.is_in
+
+
+def test_a_measurement_is_due_each_minute_and_overdue_without_an_answer():
+    link = EchoLink()
+    assert link.is_due(0.0)
+    link.ask(7, "k", 0.0)
+    assert not link.is_due(ANSWER_WITHIN_S) and link.is_overdue(ANSWER_WITHIN_S)
+    link.judge((), 30.0)
+    assert not link.is_overdue(1e9) and not link.is_due(30.0 + MEASURE_EVERY_S - 1)
+    assert link.is_due(30.0 + MEASURE_EVERY_S) and link.round == 1
