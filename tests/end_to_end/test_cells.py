@@ -1,0 +1,78 @@
+"""A stage whose PC has too little memory borrows of another one of its LAN, by an operator's word."""
+
+import json
+
+from molink.models import DEMO_MODEL_DIR
+from tests.end_to_end.clusters import cluster
+
+OPTIONS = ("--min-nodes", "3", "--wait", "--dtype", "float32", "--context-tokens", "128")
+LITTLE_GB = "0.0165"
+"""Room for some layers of the demo model and 1,300 tokens of their KV, of the 2,048 that it takes."""
+
+LONG = [3 + i % 1900 for i in range(1500)]
+SHORT = LONG[:200]
+
+BUSY_PC = """
+from molink.coordinator.cell.echo_links import EchoLink
+judge = EchoLink.judge
+EchoLink.judge = lambda link, seconds, now: judge(link, [2e-4 for _ in seconds], now)
+"""
+"""Echoes count as if the PC that tests keep busy had answered as a quiet one does."""
+
+
+def answered(tools, prompt: list[int]) -> list[int]:
+    (answer,) = tools.greedy_reference(DEMO_MODEL_DIR, [prompt], 30)
+    return answer
+
+
+async def asked(tools, made, prompt: list[int]) -> list[int]:
+    body = {"prompt_token_ids": prompt, "max_tokens": 30, "temperature": 0, "ignore_eos": True}
+    status, answer = await tools.post(made.url, "/generate", body)
+    assert status == 200, answer
+    return answer["token_ids"]
+
+
+def cells(made) -> dict:
+    told = made.operator("cell", "list", "--json", "--url", made.url)
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+async def told(tools, made, check) -> dict:
+    """What `molink cell list` tells, once it is so."""
+
+    async def found():
+        report = cells(made)
+        return report if check(report) else None
+
+    return await tools.eventually(found, within_s=120)
+
+
+def lend(made, name: str):
+    for what, value in (("lend_ram_gb", "0.5"), ("lend_cpu_cores", "1")):
+        changed = made.agent("set", name, what, value)
+        assert changed.returncode == 0, changed.stderr
+
+
+async def test_a_stage_borrows_what_its_ring_lacks_for_the_longest_request(tools, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(BUSY_PC)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    with cluster(
+        tmp_path, DEMO_MODEL_DIR, *OPTIONS, "--split", "even", environment=environment
+    ) as made:
+        for name in ("anna", "ben"):
+            made.join(name, "--memory-gb", LITTLE_GB, "--threads", "1", known_steps=True)
+            lend(made, name)
+        await told(tools, made, lambda report: len(report["pcs"]) == 2)
+        confirmed = made.operator("cell", "confirm", "anna", "ben", "--url", made.url)
+        assert confirmed.returncode == 0, confirmed.stderr
+        await told(tools, made, lambda report: report["pairs"][0]["near"])
+        made.join("cleo", "--memory-gb", "0.03", "--threads", "1", known_steps=True)
+        made.up.line("ready")
+        report = cells(made)
+        assert sum(pc["borrowed_bytes"] for pc in report["pcs"]) > 0, report
+        assert await asked(tools, made, LONG) == answered(tools, LONG)
+        forgotten = made.operator("cell", "forget", "anna", "ben", "--url", made.url)
+        assert forgotten.returncode == 0, forgotten.stderr
+        await told(tools, made, lambda report: not any(pc["held_bytes"] for pc in report["pcs"]))
+        assert await asked(tools, made, SHORT) == answered(tools, SHORT)
