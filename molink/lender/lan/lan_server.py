@@ -264,7 +264,10 @@ def main() -> None:
         raise UserError("memory is lent to a LAN by PCs with Linux alone")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()  # A collection in a lender would write to, and so copy, all that it shares.
-    with socket.create_server((arguments.bind, arguments.port), backlog=WAITING_MAX) as listener:
+    address, family = (arguments.bind, arguments.port), socket.AF_INET
+    if ":" in arguments.bind:
+        family = socket.AF_INET6
+    with socket.create_server(address, family=family, backlog=WAITING_MAX) as listener:
         LanServer(listener, arguments.threads).run()
 
 
