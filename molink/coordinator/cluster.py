@@ -129,8 +129,8 @@ def run_cluster(
     ways = assigner, new_endpoint, readiness, tasks, blame, keeper, lending or NoLenders()
     manager = ClusterManager(settings, hub.book, planner, service, *ways)
     news = ClusterNews(service.cluster, service.events)
-    kept = hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()
-    kept += (lending.run(),) if lending is not None else ()
+    kept = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
+    kept += [lending.run()] if lending is not None else []
     for work in (*map(service.go_on, unfinished), *kept):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
