@@ -114,8 +114,7 @@ def run_cluster(
     def report(service: ClusterService) -> ClusterReport:
         own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
-        lent = cell.report() if cell is not None else None
-        told = service_report(service, nodes, own)
+        told, lent = service_report(service, nodes, own), cell.report() if cell else None
         return replace(told, audits=auditor.report(), relay=relay(), cell=lent)
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
@@ -130,9 +129,9 @@ def run_cluster(
     ways = assigner, new_endpoint, readiness, tasks, blame, keeper, lending or NoLenders()
     manager = ClusterManager(settings, hub.book, planner, service, *ways)
     news = ClusterNews(service.cluster, service.events)
-    kept = hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()
-    lent = (lending.run(),) if lending is not None else ()
-    for work in (*map(service.go_on, unfinished), *kept, *lent):
+    kept = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
+    kept += [lending.run()] if lending is not None else []
+    for work in (*map(service.go_on, unfinished), *kept):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
     return Cluster(service, manager.rings, admin, news, live, given_by, cell)

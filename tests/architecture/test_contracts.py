@@ -51,7 +51,7 @@ OPTIONS = {
     "import": "--out --weights --group --config --quiet --json",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
-        "--json --key --kv --kv-host-tokens --weights --drafter --data-dir"
+        "--json --key --kv --kv-host-tokens --lender-ms --weights --drafter --data-dir"
     ),
     "generate": "--url --key --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",

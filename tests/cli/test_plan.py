@@ -61,6 +61,13 @@ def test_host_memory_makes_the_longest_request_longer(nodes):
     assert plan["host"] == [] and "each PC lends" not in run(*asked)
 
 
+def test_a_lender_outside_a_lan_is_refused_with_the_figure(nodes):
+    far = " ".join(run("qwen-7b", "--nodes", nodes, "--lender-ms", 60).split())
+    assert "A lender 60 ms away is refused" in far and "layers x 60 ms are" in far
+    near = " ".join(run("qwen-7b", "--nodes", nodes, "--lender-ms", 0.3).split())
+    assert "A lender 0.3 ms away is near enough." in near
+
+
 def test_latent_attention_has_no_room_in_host_memory(nodes, tmp_path):
     save_tiny("deepseek_v3", tmp_path)
     output = run(tmp_path, "--nodes", nodes, "--kv-host-tokens", 10_000)

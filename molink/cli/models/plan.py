@@ -72,6 +72,11 @@ PLAN_TIMEOUT_S = 30.0
 @setting_option(ModelSettings, "kv_dtype")
 @setting_option(RingSettings, "kv_host_tokens")
 @click.option(
+    "--lender-ms",
+    type=click.FloatRange(0, 10_000, min_open=True),
+    help="Round trip to a PC that is to lend each stage memory for KV: whether it is near enough.",
+)
+@click.option(
     "--weights",
     type=click.Choice(["int4", "int8"]),
     help="Plan a folder with plain weights as `molink import --weights` would round it.",
@@ -97,6 +102,7 @@ def plan(
     rings_max: int | None,
     kv_dtype: "KvDtype",
     kv_host_tokens: int,
+    lender_ms: float | None,
     weights: "WeightBits | None",
     drafter: str,
     as_json: bool,
@@ -124,6 +130,7 @@ def plan(
         quality += _recoded(model)
         name, found = planned.name, _make_plan(planned, nodes_path, goal, split, rings_max)
         room = _host_lines(planned, found, kv_host_tokens)
+    room += _lender_lines(found, lender_ms)
     _show(found, name, quality, room, as_json=as_json)
 
 
@@ -136,6 +143,20 @@ def _host_lines(planned: "PlannedModel", found: "Plan", host_tokens: int) -> lis
         return ["Layers with latent attention lend nothing to their PCs' memory."]
     kept = planned.cost.kept_of_token
     return [host_line(ring, kept, host_tokens) for ring in found.rings]
+
+
+def _lender_lines(found: "Plan", lender_ms: float | None) -> list[str]:
+    """Whether a lender with this round trip is near enough to each ring's longest stage."""
+    from molink_scheduler.cell.far_lender import far_lender_sentence
+
+    if lender_ms is None:
+        return []
+    layers = [max(one.layers[1] - one.layers[0] for one in ring.stages) for ring in found.rings]
+    sentences = [far_lender_sentence(one, lender_ms / 1e3, found.goal.tpot_s) for one in layers]
+    near = f"A lender {lender_ms:g} ms away is near enough."
+    return [
+        f"A lender {lender_ms:g} ms away is refused: {one}" if one else near for one in sentences
+    ]
 
 
 def _show(

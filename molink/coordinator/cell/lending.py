@@ -17,6 +17,7 @@ from typing import Protocol
 from molink.control.messages.assignment import Load
 from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import AssignedWork
+from molink.control.messages.topics import CELL
 from molink.coordinator.cell.driver import DEBTOR_INCARNATION, RAM, CellDriver
 from molink.coordinator.cell.pairs import ConfirmedPairs
 from molink.coordinator.cell.values import Grant, PcSeen, RoomWanted, pcs_seen
@@ -103,7 +104,7 @@ class CellLending:
         known = {pc: order for pc, order in orders.items() if self._is_news(pc, order)}
         gone = {pc: CellOrder() for pc in self._ordered.keys() - orders.keys()}
         for pc, order in (known | gone).items():
-            await self.hub.order_cell(pc, order)
+            await self.hub.client.publish(CELL, pc, order)
             self._ordered[pc] = order
         for pc in gone:
             del self._ordered[pc]

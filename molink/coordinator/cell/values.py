@@ -10,7 +10,7 @@ from molink.stage_protocol.lan_lease import LanLease
 from molink_scheduler.cell.leases import Lease
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-LAN_BYTES_PER_S = 1e9 / 8
+LAN_BYTES_PER_S = 125e6
 """Rate of a link in a LAN that nobody has measured: Gigabit Ethernet."""
 
 

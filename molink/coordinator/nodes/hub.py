@@ -21,7 +21,6 @@ from molink.control.broker.broker import Broker
 from molink.control.client import ControlClient
 from molink.control.inbox import NODE_BUDGET, Inbox
 from molink.control.messages.assignment import Assignment, Stop
-from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import (
     Accepted,
     CoordinatorPresence,
@@ -36,7 +35,6 @@ from molink.control.messages.payloads import (
 from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
-    CELL,
     COORDINATOR,
     LINK_KEYS,
     PRESENCE,
@@ -186,10 +184,6 @@ class ControlHub:
         numbered = assignment.model_copy(update=update)
         node.assignment = numbered
         await self.client.publish(ASSIGNMENT, node.node_id, numbered)
-
-    async def order_cell(self, node_id: str, order: CellOrder) -> None:
-        """Publish what a PC is to do for others of its LAN."""
-        await self.client.publish(CELL, node_id, order)
 
     async def allow_links(self, node: Node, keys: tuple[str, ...]) -> None:
         """Publish whose links a node accepts from now on, unless it knows. The links of local

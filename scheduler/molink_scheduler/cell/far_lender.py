@@ -15,7 +15,7 @@ def far_lender_sentence(layers: int, round_trip_s: float, tpot_s: float) -> str:
     if waits_s <= bearable_s:
         return ""
     return (
-        f"{layers} layers x {1e3 * round_trip_s:.3g} ms are {1e3 * waits_s:.3g} ms a token, and "
+        f"{layers} layers x {1e3 * round_trip_s:.3g} ms are {1e3 * waits_s:,.0f} ms a token, and "
         f"{1e3 * bearable_s:.3g} ms of {1e3 * tpot_s:.3g} may be waited: memory is lent within a "
         "PC or a LAN."
     )

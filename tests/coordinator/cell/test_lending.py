@@ -12,6 +12,7 @@ from molink.control.messages.assignment import Assignment, Load
 from molink.control.messages.cell import CellOrder
 from molink.control.messages.joining import request_to_join
 from molink.control.messages.payloads import NodeHealth, NodeState, PathMeasured, PathReport
+from molink.control.messages.topics import CELL
 from molink.control.registry.registry import Registry
 from molink.coordinator.cell import lending as lending_module
 from molink.coordinator.cell.lending import CellLending
@@ -67,7 +68,12 @@ class Cluster:
             health = {"incarnation": HERE.incarnation, "state": NodeState.STANDBY, "uptime_s": 1}
             self.book.take(node_id, NodeHealth(**health, cell=pc.facts), 0.0)
 
-    async def order_cell(self, node_id: str, order: CellOrder) -> None:
+    @property
+    def client(self) -> "Cluster":
+        return self
+
+    async def publish(self, topic, node_id: str, order: CellOrder) -> None:
+        assert topic is CELL
         self.pcs[node_id].take(order)
         self.hear()
 
