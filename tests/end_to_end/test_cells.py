@@ -1,4 +1,4 @@
-"""A stage whose PC has too little memory borrows of another one of its LAN, by an operator's word."""
+"""A stage whose PC has too little memory borrows of another PC, by an operator's word."""
 
 import json
 
@@ -7,7 +7,7 @@ from tests.end_to_end.clusters import cluster
 
 OPTIONS = ("--min-nodes", "3", "--wait", "--dtype", "float32", "--context-tokens", "128")
 LITTLE_GB = "0.0165"
-"""Room for some layers of the demo model and 1,300 tokens of their KV, of the 2,048 that it takes."""
+"""Room for some layers of the demo model and 1,300 of the 2,048 tokens that it takes."""
 
 LONG = [3 + i % 1900 for i in range(1500)]
 SHORT = LONG[:200]

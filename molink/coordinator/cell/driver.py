@@ -213,9 +213,11 @@ class CellDriver:
         for node_id, wanted in list(self._wants.items()):
             links = self.echoes.lenders(wanted.pc)
             lenders = [to for to in links if may_lend(self._seen.get(to))]
-            if node_id in self._questions or wanted.pc not in cell or not lenders:
+            if node_id in self._questions or wanted.pc not in cell:
                 continue
-            if all(links[to].is_judged for to in lenders):
+            if not any(self._seen[to].facts.memory_bytes for to in links if to in self._seen):
+                self._resolve(node_id, "No PC that may lend to it lends anything now.")
+            elif lenders and all(links[to].is_judged for to in lenders):
                 room = max(self._seen[to].facts.memory_bytes for to in lenders)
                 blocks = min(wanted.blocks, max(1, room // wanted.block_bytes))
                 event = BlocksWanted(self._origin(node_id), blocks, wanted.slower_s)

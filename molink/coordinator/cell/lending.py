@@ -38,6 +38,9 @@ BORROW_WITHIN_S = 20.0
 take longer to load, and without room it takes shorter requests for as long as it stands."""
 
 
+TOO_LATE = "No lender answered before it had to load."
+
+
 class Lenders(Protocol):
     """Where stages of rings borrow."""
 
@@ -77,6 +80,8 @@ class CellLending:
     driver: CellDriver = field(init=False)
     seen: dict[str, PcSeen] = field(default_factory=dict)
     """PCs as they were seen last."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Sentences on why stages have borrowed nothing, by their PCs."""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of a cell"))
     _ordered: dict[str, CellOrder] = field(default_factory=dict)
     """Order of each PC, as it was published last."""
@@ -123,6 +128,7 @@ class CellLending:
         wants = {one.node_id: one for one in self._wants(stages)}
         for wanted in wants.values():
             self.driver.want(wanted)
+            self.refused.pop(wanted.pc, None)
         with suppress(TimeoutError):
             async with asyncio.timeout(BORROW_WITHIN_S):
                 while not wants.keys() <= self.driver.outcomes.keys():
@@ -133,6 +139,7 @@ class CellLending:
                 give(stage, outcome)
             elif stage.node.node_id in wants:
                 self.driver.drop(stage.node.node_id)
+                self.refused[stage.node.pc] = outcome if isinstance(outcome, str) else TOO_LATE
 
     def adopt(self, stages: Sequence[AgentStage]) -> None:
         """Count leases that stages of a ring have which is taken over."""

@@ -154,6 +154,7 @@ class CellOrders:
         grants = self.lending.driver.grants.values()
         borrowed = sum(one.lease.size_bytes for one in grants if one.wanted.pc == pc)
         leases = facts.leases if facts is not None else ()
+        why_less = facts.why_less if facts is not None else ""
         return CellPcReport(
             id=pc,
             name=self._name(pc),
@@ -162,8 +163,12 @@ class CellOrders:
             held_bytes=sum(one.held_bytes for one in leases),
             borrowed_bytes=borrowed,
             lendable_bytes=facts.memory_bytes if facts is not None else 0,
-            reason=facts.why_less if facts is not None else "",
+            reason=" ".join(filter(None, (why_less, self._why_borrows_nothing(pc)))),
         )
+
+    def _why_borrows_nothing(self, pc: str) -> str:
+        why = self.lending.refused.get(pc)
+        return f"Its stage borrows nothing: {why}" if why else ""
 
     def _own(self, pc: str) -> int:
         """Bytes of KV that stages on a PC hold on their devices."""

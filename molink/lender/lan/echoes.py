@@ -1,10 +1,8 @@
-"""How soon a PC of the LAN answers, by echoes over the very link that a lender has; and whether it
-is near enough to lend."""
+"""How soon a PC of the LAN answers, by echoes over the very link that a lender has. Whether that is
+near enough the coordinator judges (`coordinator.cell.echo_links`)."""
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from molink.errors import FrameError, LenderLostError
 from molink.lender.lan.handshake import connected
@@ -16,13 +14,6 @@ ECHO_BYTES = 8 * 1024
 
 ECHO_S = 1.0
 """Wait for an echo; who takes longer lends to nobody."""
-
-NEAR_SHARE = 0.95
-"""Share of the echoes that have to come in time."""
-
-IN_S, OUT_S = 0.001, 0.0015
-"""A PC is in a cell when its echoes take less than the one, and out when they take as long as the
-other. A layer is waited for as long, and a wire takes 0.1 to 0.3 ms; Wi-Fi falls out."""
 
 
 def measure_echoes(host: str, port: int, lease: int, key: str, count: int = 20) -> list[float]:
@@ -49,18 +40,3 @@ def _echo(link: SealedLink, receiver: Receiver, number: int) -> float:
     if (frame.kind, frame.number) != (Kind.ECHO, number) or came != content:
         raise FrameError("it sends back something else")
     return elapsed_s
-
-
-@dataclass(slots=True)
-class CellLinkJudge:
-    """Whether one PC's link is near enough for a cell, by its last echoes and what was so before:
-    between both bounds nothing changes, so one at a bound does not come and go."""
-
-    is_in: bool = False
-
-    def judge(self, seconds: Sequence[float]) -> bool:
-        """Take echoes into account; whether the PC is in. None at all have it out."""
-        bound_s = OUT_S if self.is_in else IN_S
-        near = sum(one < bound_s for one in seconds)
-        self.is_in = bool(seconds) and near >= NEAR_SHARE * len(seconds)
-        return self.is_in
