@@ -67,9 +67,9 @@ def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
 
 
 def with_draft_layer(planned: PlannedModel, layer: DraftLayer | None) -> PlannedModel:
-    """The model with the costs of its measured layer that drafts, if it has a whole one."""
+    """The model with the costs of its measured layer that drafts, or with why it cannot."""
     if layer is None or layer.missing:
-        return planned
+        return replace(planned, undrafted="" if layer is None else layer.objection)
     drafts = {size: _draft_cost(layer, planned.shape, size) for size in ELEMENT_BYTES}
     return replace(planned, drafts=drafts)
 

@@ -106,7 +106,7 @@ def run_cluster(
     """
 
     def report(service: ClusterService) -> ClusterReport:
-        own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble
+        own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
         return replace(service_report(service, nodes, own), audits=auditor.report(), relay=relay())
 
