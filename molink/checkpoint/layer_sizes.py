@@ -63,10 +63,14 @@ def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
         planned = PlannedModel.of_shape(shape)
         return replace(planned, name=model, declared=declared)
     planned = planned_of_weights(model, shape, weights, declared)
-    layer = draft_layer_of(checkpoint)
+    return with_draft_layer(planned, draft_layer_of(checkpoint))
+
+
+def with_draft_layer(planned: PlannedModel, layer: DraftLayer | None) -> PlannedModel:
+    """The model with the costs of its measured layer that drafts, or with why it cannot."""
     if layer is None or layer.missing:
-        return planned
-    drafts = {size: _draft_cost(layer, shape, size) for size in ELEMENT_BYTES}
+        return replace(planned, undrafted="" if layer is None else layer.objection)
+    drafts = {size: _draft_cost(layer, planned.shape, size) for size in ELEMENT_BYTES}
     return replace(planned, drafts=drafts)
 
 

@@ -294,6 +294,8 @@ class PlannedModel:
     """How its checkpoint says that weights are quantized."""
     drafts: Mapping[int, DraftCost] = field(default_factory=dict)
     """Costs of its layer that drafts, by the bytes of a number; none: it has no such layer."""
+    undrafted: str = ""
+    """Why its layer that drafts cannot, as one clause; empty: it can, or there is none."""
 
     @property
     def drafting(self) -> "PlannedModel":

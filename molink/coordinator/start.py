@@ -41,7 +41,7 @@ from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.report.cluster import RelayReport
-from molink.serving.drafter import draft_model
+from molink.serving.drafter import draft_model, tail_drafts
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel
 from molink.stage_protocol.messages import DraftModel
@@ -53,6 +53,11 @@ LOCK_FILE = "coordinator.lock"
 TLS_BUFFER_BYTES = 16 * 2**10
 """Buffer of each TLS connection, as much as a record holds. asyncio takes 256 KiB, which were 280
 MB for a thousand agents that say little."""
+
+UNMEASURED = (
+    "The ring serves without drafts of its tail: what the layer takes is not known before the "
+    "model's files are here."
+)
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +210,10 @@ async def _started_broker(
 def _planner(settings: UpSettings, model: ServedModel, drafter: DraftModel | None) -> ModelPlanner:
     hub_id, name = model.checkpoint.hub_id, model.card.name
     weights = WeightsSource(model=hub_id or name, from_hub=bool(hub_id))
-    return ModelPlanner.of(model.path, model.description, weights, settings, name, drafter)
+    planner = ModelPlanner.of(model.path, model.description, weights, settings, name, drafter)
+    tail = tail_drafts(settings.ring.drafter, model.path)
+    trouble = UNMEASURED if tail.drafts and not planner.drafts else tail.trouble
+    return replace(planner, trouble=trouble)
 
 
 def _offered(drafter: DraftModel | None, planner: ModelPlanner) -> Checkpoint | None:

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from molink.checkpoint.draft_layer import draft_layer, measured
 from molink.checkpoint.gguf.split_files import PART_NAME
 from molink.checkpoint.gguf.walk import MAGIC
 from molink.checkpoint.held_weights import held_weights
 from molink.checkpoint.kv_format import KvDtype
-from molink.checkpoint.layer_sizes import planned_of_weights
+from molink.checkpoint.layer_sizes import planned_of_weights, with_draft_layer
 from molink.checkpoint.model_config import shape_of_config, text_settings
 from molink.checkpoint.model_shape import PlannedModel
 from molink.checkpoint.quantized.declared import declared_quantization
@@ -74,4 +75,7 @@ def _planned(
     settings = {**config, **text_settings(config)}
     shape = replace(shape_of_config(name, settings), kv_dtype=kv_dtype)
     declared = declared_quantization(name, config)
-    return planned_of_weights(name, shape, held_weights(name, entries, declared), declared)
+    planned = planned_of_weights(name, shape, held_weights(name, entries, declared), declared)
+    layer = draft_layer(config, [entry.name for entry in entries])
+    sized = layer and measured(name, layer, entries, declared)
+    return with_draft_layer(planned, sized)

@@ -8,7 +8,7 @@ not carry a copy. Where that is wrong few of its drafts come true, and the ring 
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe
@@ -42,20 +42,28 @@ def draft_model(drafter: str, served: ServedModel) -> DraftModel | None:
     return replace(named, layers=description.layers)
 
 
-def tail_drafts(drafter: str, model: str) -> bool:
-    """Whether the tail drafts with a layer of the checkpoint, as `--drafter` asks. A layer that
-    is half there, or that was asked for and is not there, is named in a warning: a ring serves
-    without."""
+class TailDrafts(NamedTuple):
+    """Whether the tail drafts with a layer of the checkpoint."""
+
+    drafts: bool = False
+    trouble: str = ""
+    """Why it does not although it was asked for, in a sentence."""
+
+
+def tail_drafts(drafter: str, model: str) -> TailDrafts:
+    """What the tail does with the checkpoint's layer, as `--drafter` asks. One that is half there,
+    or that was asked for and is not there, is named in a warning too: a ring serves without."""
     if drafter not in TAIL_DRAFTERS:
-        return False
+        return TailDrafts()
     layer = draft_layer_of(open_checkpoint(model))
     if layer is not None and not layer.missing:
-        return layer.packaging is not Packaging.GEMMA_ASSISTANT
-    if layer is not None:
-        log.warning("The ring serves without drafts of its tail: %s.", layer.objection)
-    elif drafter == "tail":
-        log.warning("The ring serves without drafts of its tail: %s has no layer for it.", model)
-    return False
+        return TailDrafts(layer.packaging is not Packaging.GEMMA_ASSISTANT)
+    if layer is None and drafter != "tail":
+        return TailDrafts()
+    why = f"no layer for it is known of {public_name(model)}" if layer is None else layer.objection
+    sentence = plain_line(f"The ring serves without drafts of its tail: {why}.")
+    log.warning("%s", sentence)
+    return TailDrafts(trouble=sentence)
 
 
 def _check_words(served: ServedModel, description: ModelDescription) -> None:

@@ -21,8 +21,9 @@ WHY = (
 )
 
 ASSISTANT = (
-    "{name} is an assistant of Gemma 4, which reads keys and values of the model's last layers and "
-    "cannot draft at the head: give a small model of the same words"
+    "{name} is an assistant of Gemma 4, which reads hidden states, keys and values of the model's "
+    "last layers: it would draft on the tail, which loads no second checkpoint. Give a small model "
+    "of the same words, or take copy"
 )
 
 

@@ -63,12 +63,12 @@ def _ring_lines(plan: Plan, ring: Forecast) -> list[str]:
 
 
 def draft_lines(ring: Forecast) -> list[str]:
-    """What drafts of the tail bring, and what of it is assumed; nothing where it drafts nothing."""
+    """What drafts bring, and what of it is assumed; nothing where none are known."""
     if (drafts := ring.drafts) is None:
         return []
-    users = max(1, ring.users)
+    users, who = max(1, ring.users), "model's own layer" if drafts.at_tail else "small model"
     return [
-        f"With drafts of the model's own layer: {_load(users, drafts.tokens_per_s)} instead of "
+        f"With drafts of the {who}: {_load(users, drafts.tokens_per_s)} instead of "
         f"{ring.tokens_per_s:.0f}, and {drafts.tokens_per_s_alone:.1f} instead of "
         f"{1 / ring.tpot_alone_s:.1f} tokens/s for a user alone, at {drafts.width:.1f} drafts and "
         f"{drafts.tokens_a_round:.1f} tokens a round. Assumed, as it was not measured: "

@@ -63,6 +63,9 @@ class ModelCost:
     """Weights and KV of a model that drafts, in the first stage beside all else."""
     drafter_file_bytes: int = 0
     """Bytes of its weights as they are fetched."""
+    drafter_layers: float = 0.0
+    """Layers of this model, as nodes measure them, that take as long as all of that one; 0: how
+    long it takes is not known."""
 
     def __post_init__(self) -> None:
         if not self.layer_bytes or min(*self.layer_bytes, self.row_bytes) < 1:
@@ -83,6 +86,8 @@ class ModelCost:
         bounds = [0, *(bound for run in self.together for bound in run), self.layers]
         if bounds != sorted(bounds) or any(end - start < 2 for start, end in self.together):
             raise ValueError("runs of layers that stay together are of two or more, in order")
+        if not 0 <= self.drafter_layers < float("inf"):
+            raise ValueError("a drafter takes no less than 0 layers' time")
         if self.each_file_bytes < 0:
             raise ValueError("tables have no less than 0 bytes")
 

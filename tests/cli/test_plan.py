@@ -246,5 +246,27 @@ def test_drafts_of_the_models_own_layer_are_told_with_what_is_assumed(nodes, tmp
     assert plain["stages"][-1]["weights_bytes"] < ring["stages"][-1]["weights_bytes"]
 
 
+def test_half_a_layer_is_said_where_it_would_have_drafted(nodes, tmp_path):
+    model = with_nextn(tmp_path / "model", lost=("hnorm.weight",))
+    said = "Planned without drafts of the tail: its drafting layer lacks model.layers."
+    assert said in " ".join(run(model, "--nodes", nodes).split())
+    assert "drafts" not in run(model, "--nodes", nodes, "--drafter", "none")
+
+
+def test_drafts_of_a_small_model_are_told_and_its_bytes_are_the_heads(nodes, tmp_path):
+    asked = ("qwen-7b", "--nodes", nodes, "--json")
+    plain, found = (
+        json.loads(run(*asked, "--drafter", one))["rings"][0] for one in ("copy", "llama-88m")
+    )
+    assert plain["drafts"] is None and found["drafts"]["at_tail"] is False
+    assert found["drafts"]["tokens_per_s_alone"] > 1 / found["tpot_alone_s"]
+    flat = " ".join(run("qwen-7b", "--nodes", nodes, "--drafter", "llama-88m").split())
+    assert "With drafts of the small model: " in flat and "instead of" in flat
+    (tmp_path / "eagle").mkdir()
+    (tmp_path / "eagle" / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
+    drafter = ("--drafter", tmp_path / "eagle")
+    assert "hidden states of three layers" in refused("qwen-7b", "--nodes", nodes, *drafter)
+
+
 def test_nothing_is_said_of_drafts_where_nothing_drafts(nodes):
     assert "drafts" not in run("qwen-7b", "--nodes", nodes)

@@ -1,7 +1,5 @@
 """A ring whose tail drafts with the checkpoint's own layer answers as one that does not."""
 
-import json
-
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -74,10 +72,16 @@ async def test_a_layer_that_is_half_there_costs_no_ring(tools, tmp_path):
     lost = f"{NEXTN_LAYER}hnorm.weight"
     change_tensors(tmp_path, lambda tensors: {k: v for k, v in tensors.items() if k != lost})
     expected = generated(tmp_path, PROMPTS[:1])
+    half = f"The ring serves without drafts of its tail: its drafting layer lacks {lost}."
     with tools.serving(str(tmp_path), *DRAFTING) as server:
         assert await answers_of(tools, server, PROMPTS[:1], temperature=0) == expected
         assert "hnorm.weight" in "".join(server.stderr)
-        assert json.dumps((await tools.get(server.url, "/cluster"))["rings"][0]["drafters"]) == "[]"
+        found = await tools.get(server.url, "/cluster")
+        assert found["rings"][0]["drafters"] == []
+        assert found["trouble"] == [half]
+    with cluster(tmp_path / "up", str(tmp_path), "--drafter", "auto") as made:
+        assert (await tools.get(made.url, "/cluster"))["trouble"] == [half]
+        made.up.line_with(half)
 
 
 async def test_the_agent_that_holds_the_tail_fetches_the_layer(tools, tmp_path):

@@ -132,27 +132,29 @@ def test_kinds_of_drafters():
 def test_an_assistant_of_gemma_does_not_draft_at_the_head(served, caplog, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4_assistant"}))
     assert draft_model(str(tmp_path), served).refused
-    assert "keys and values of the model's last layers" in caplog.messages[0]
+    assert (
+        "keys and values of the model's last layers: it would draft on the tail"
+        in caplog.messages[0]
+    )
 
 
 def test_a_layer_of_the_checkpoint_drafts_on_the_tail(caplog, tmp_path):
     model = with_nextn(tmp_path)
-    assert [tail_drafts(one, model) for one in ("tail", "auto", "copy", "none")] == [
-        *(True, True),
-        *(False, False),
-    ]
+    found = [tail_drafts(one, model) for one in ("tail", "auto", "copy", "none")]
+    assert found == [(True, ""), (True, ""), (False, ""), (False, "")]
     assert caplog.messages == []
 
 
 def test_a_layer_that_is_half_there_is_named_and_costs_no_ring(caplog, tmp_path):
     model = with_nextn(tmp_path, lost=("hnorm.weight",))
-    assert not tail_drafts("auto", model)
+    drafts, trouble = tail_drafts("auto", model)
     (sentence,) = caplog.messages
+    assert (drafts, trouble) == (False, sentence)
     assert "hnorm.weight" in sentence and "serves without" in sentence
 
 
 def test_a_checkpoint_without_one_is_named_where_it_was_asked_for(caplog):
-    assert not tail_drafts("auto", str(DEMO_MODEL_DIR))
+    assert tail_drafts("auto", str(DEMO_MODEL_DIR)) == (False, "")
     assert caplog.messages == []
-    assert not tail_drafts("tail", str(DEMO_MODEL_DIR))
+    assert tail_drafts("tail", str(DEMO_MODEL_DIR)) == (False, caplog.messages[0])
     assert "no layer for it" in caplog.messages[0]

@@ -11,6 +11,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from molink.checkpoint.model_config import shape_of_config
 from molink.checkpoint.model_shape import ModelShape
 from molink.config.layer_split import even_split
+from molink.engine.drafting.packaging import FED_BEHIND_NORM
 from molink_sim.even_ring import MEMORY_SHARE
 from tools.models_page.published import PUBLISHED, Published
 from tools.models_page.trials import NO_DECODER, Trial, families
@@ -60,6 +61,16 @@ of 128 weights with a scale and a zero
 point, of gpt-oss its own MXFP4; tables of tokens have 16 bits.
 """
 
+DRAFTS = """\
+## Families with a layer that drafts
+
+Published checkpoints of these hold a layer that guesses the token after next, with which the last
+stage drafts: `--drafter tail`, or `auto`. Any model can draft by copying, or with a smaller one
+([speculation.md](speculation.md)).
+
+{families}
+"""
+
 PARTS = """\
 ## Models that take more than text
 
@@ -101,6 +112,7 @@ def page(results: Results) -> str:
             ),
             *_home_models(by_name),
             *_served(served, by_name),
+            DRAFTS.format(families=", ".join(f"`{name}`" for name in sorted(FED_BEHIND_NORM))),
             *_refused(refused, by_name),
             *_parts(parts, by_name),
             *_others(others),

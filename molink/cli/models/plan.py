@@ -10,6 +10,8 @@ import click
 from molink.cli.models.importing import GROUP
 from molink.cli.options import auto_or_count, key_option, setting_option
 from molink.config.groups import (
+    DRAFTERS,
+    TAIL_DRAFTERS,
     TOKENS_MAX,
     TPOT_MS_MAX,
     GoalSettings,
@@ -83,9 +85,10 @@ PLAN_TIMEOUT_S = 30.0
 )
 @shown_option(
     "--drafter",
-    type=click.Choice(["auto", "none"]),
     default="auto",
-    help="auto: the tail holds the model's own layer that drafts, where it has one; none: not so.",
+    metavar="auto|none|copy|tail|PATH",
+    help="auto, tail: the tail holds the model's own layer that drafts, where it has one; PATH: "
+    "the head holds this small model, which is named as MODEL is; none, copy: nobody holds any.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @data_dir_option
@@ -123,11 +126,13 @@ def plan(
         assert model is not None and nodes_path is not None, "checked above"
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
         planned = _planned(model, kv_dtype, weights)
-        planned = planned.drafting if drafter == "auto" else planned
+        planned = _drafting(planned, drafter, goal)
         quality = quality_lines(
             planned.declared, is_import=weights is not None, is_kv_int8=kv_dtype == "int8"
         )
         quality += _recoded(model)
+        if planned.undrafted and drafter in TAIL_DRAFTERS:
+            quality.append(f"Planned without drafts of the tail: {planned.undrafted}.")
         name, found = planned.name, _make_plan(planned, nodes_path, goal, split, rings_max)
         room = _host_lines(planned, found, kv_host_tokens)
     room += _lender_lines(found, lender_ms)
@@ -203,6 +208,20 @@ def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "
     if is_gguf(file := gguf_of(path)):
         return planned_gguf(file, kv_dtype)
     return planned_model(str(path) if model == "demo" else model, kv_dtype)
+
+
+def _drafting(planned: "PlannedModel", drafter: str, goal: "Goal") -> "PlannedModel":
+    """The model with what `--drafter` names. Raises UserError for what cannot draft."""
+    from molink.checkpoint.checkpoint import open_checkpoint
+    from molink.coordinator.planning.drafter_plan import PlannedDrafter
+    from molink.serving.foreign_drafters import check_drafts_here
+
+    if drafter in DRAFTERS:
+        return planned.drafting if drafter in TAIL_DRAFTERS else planned
+    if Path(drafter).expanduser().is_dir():
+        check_drafts_here(drafter, open_checkpoint(drafter).config())
+    small = PlannedDrafter.named(_planned(drafter, "auto", None), goal.context_tokens)
+    return small.beside(planned)
 
 
 def _recoded(model: str) -> list[str]:

@@ -57,6 +57,8 @@ class RingPlan:
     """Room that this PC has for cached KV; None: there is none."""
     drafter: DraftModel | None = None
     """Model that drafts beside the head's layers, or why it does not; None: there is none."""
+    trouble: str = ""
+    """Why its tail does not draft although it was asked to, in a sentence."""
 
     def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
@@ -121,6 +123,7 @@ class FixedPlanner:
     works: tuple[AssignedWork, ...]
     standbys: int = 0
     """Nodes beside them, which may have taken their places while the ring serves."""
+    trouble: str = ""
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The ring, once all of its nodes may be used; no second one of those whose places in it

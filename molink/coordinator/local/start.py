@@ -64,8 +64,9 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     """
     model = model_of(settings.served)
     drafter = draft_model(settings.ring.drafter, model)
-    drafts = tail_drafts(settings.ring.drafter, model.path)
-    plan = replace(fixed_plan(settings, model.path, model.description, drafts), drafter=drafter)
+    tail = tail_drafts(settings.ring.drafter, model.path)
+    plan = fixed_plan(settings, model.path, model.description, tail.drafts)
+    plan = replace(plan, drafter=drafter, trouble=tail.trouble)
     free_bytes = psutil.virtual_memory().available
     check_memory(plan.works, model.path, free_bytes, settings.ring.standbys)
     async with AsyncExitStack() as stack:
@@ -104,7 +105,7 @@ def _cluster(
         card=card,
         hub=hub,
         ledger=stores.ledger,
-        planner=FixedPlanner(planned, plan.works, ring.standbys),
+        planner=FixedPlanner(planned, plan.works, ring.standbys, plan.trouble),
         readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
         blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
         new_endpoint=partial(LocalEndpoint, card, plan, terms, public_key, nodes),

@@ -116,6 +116,11 @@ class ClusterPlan:
 class Planner(Protocol):
     """Maker of plans for one model."""
 
+    @property
+    def trouble(self) -> str:
+        """What all of its rings serve without although it was asked for, in a sentence; empty:
+        nothing."""
+
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured; may take seconds. Raises
         StageError when it cannot be made."""

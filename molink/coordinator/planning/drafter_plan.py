@@ -1,8 +1,10 @@
 """Model that drafts on a ring's head, as a plan counts it and as a head is told of it.
 
 Its weights and KV take the head's memory beside all else, so a plan counts them there, in the
-formats of numbers in which stages compute. It is a part of every stage's work, of which whoever
-holds the first layer makes use: so standbys and neighbours know of it before they become heads.
+formats of numbers in which stages compute. How long it takes there is told by the weights that a
+row reads, in layers of the served model, which nodes have timed. It is a part of every stage's
+work, of which whoever holds the first layer makes use: so standbys and neighbours know of it before
+they become heads.
 """
 
 from collections.abc import Mapping
@@ -10,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.layer_sizes import planned_model
+from molink.checkpoint.model_shape import ModelShape, PlannedModel
 from molink.control.messages.base import SENTENCE_CHARACTERS_MAX
 from molink.control.messages.payloads import AssignedDrafter, WeightsSource
 from molink.errors import UserError
-from molink.stage_protocol.messages import DraftModel
+from molink.stage_protocol.messages import DRAFTER_KV_TOKENS_MAX, DraftModel
 from molink_scheduler.model_cost import ModelCost
 
 USERS = 16
@@ -28,8 +31,16 @@ class PlannedDrafter:
     """Model that drafts, with its bytes."""
 
     assigned: AssignedDrafter
-    costs: Mapping[int, ModelCost]
-    """Costs of the model by the bytes of a number in the stages."""
+    planned: PlannedModel | None = None
+    """The model's shape and costs; None: it is refused."""
+
+    @classmethod
+    def named(cls, planned: PlannedModel, context_tokens: int) -> "PlannedDrafter":
+        """A model of which only sizes are known, for requests of usually so many tokens."""
+        kv_tokens = min(DRAFTER_KV_TOKENS_MAX, USERS * context_tokens)
+        source, layers = WeightsSource(model=planned.name), planned.shape.layers
+        assigned = AssignedDrafter(weights=source, layers=layers, kv_tokens=kv_tokens)
+        return cls(assigned, planned)
 
     @classmethod
     def of(cls, drafter: DraftModel, context_tokens: int) -> "PlannedDrafter":
@@ -42,27 +53,45 @@ class PlannedDrafter:
             refused=drafter.refused[:SENTENCE_CHARACTERS_MAX],
         )
         if drafter.refused:
-            return cls(assigned, {})
+            return cls(assigned)
         try:
             hub_id = _checked(open_checkpoint(drafter.model))
-            costs = planned_model(drafter.model).costs
+            planned = planned_model(drafter.model)
         except UserError as error:
-            return cls(refused(assigned, str(error)), {})
+            return cls(refused(assigned, str(error)))
         source = WeightsSource(model=hub_id or drafter.name, from_hub=bool(hub_id))
-        return cls(assigned.model_copy(update={"weights": source}), costs)
+        return cls(assigned.model_copy(update={"weights": source}), planned)
 
-    def beside(self, costs: Mapping[int, ModelCost]) -> dict[int, ModelCost]:
-        """The costs of the served model with those of this one in its head."""
-        return {
-            size: self._beside(cost, self.costs[size]) if self.costs else cost
-            for size, cost in costs.items()
+    def beside(self, served: PlannedModel) -> PlannedModel:
+        """The served model with the costs of this one in its head."""
+        if self.planned is None:
+            return served
+        costs = {
+            size: self._beside(cost, served.shape, self.planned, size)
+            for size, cost in served.costs.items()
         }
+        return replace(served, costs=costs)
 
-    def _beside(self, cost: ModelCost, own: ModelCost) -> ModelCost:
+    def _beside(
+        self, cost: ModelCost, served: ModelShape, small: PlannedModel, element_bytes: int
+    ) -> ModelCost:
+        own, shape = small.costs[element_bytes], small.shape
         held = own.stage_bytes(0, own.layers) + self.assigned.kv_tokens * sum(own.kept_of_token)
+        read = shape.layers * _read_bytes(shape, element_bytes)
+        read += shape.head_parameters * element_bytes
         return replace(
-            cost, drafter_bytes=held, drafter_file_bytes=own.fetched_bytes(0, own.layers)
+            cost,
+            drafter_bytes=held,
+            drafter_file_bytes=own.fetched_bytes(0, own.layers),
+            drafter_layers=read / _read_bytes(served, element_bytes),
         )
+
+
+def _read_bytes(shape: ModelShape, element_bytes: int) -> float:
+    """Bytes of weights that a row reads in one layer: not those of experts that it does not
+    choose."""
+    one = replace(shape, dtype_bytes=element_bytes)
+    return one.dense_bytes + one.experts_per_token * one.expert_bytes
 
 
 def _checked(checkpoint: Checkpoint) -> str | None:
@@ -81,5 +110,6 @@ def refused(drafter: AssignedDrafter, why: str) -> AssignedDrafter:
 def undrafted(costs: Mapping[int, ModelCost]) -> dict[int, ModelCost]:
     """The costs without a model that drafts."""
     return {
-        size: replace(cost, drafter_bytes=0, drafter_file_bytes=0) for size, cost in costs.items()
+        size: replace(cost, drafter_bytes=0, drafter_file_bytes=0, drafter_layers=0.0)
+        for size, cost in costs.items()
     }

@@ -119,6 +119,8 @@ class ModelPlanner:
     """Model that drafts, which the costs hold in the head; None: there is none."""
     tokens_longest: int = 0
     """Tokens of the longest request that is let in."""
+    trouble: str = ""
+    """Why tails do not draft although they were asked to, in a sentence."""
 
     @classmethod
     def of(
@@ -140,8 +142,8 @@ class ModelPlanner:
         shown = planned.shape, name or weights.model
         goal = goal_of(settings, description)
         beside = PlannedDrafter.of(drafter, goal.context_tokens) if drafter is not None else None
-        costs = planned.costs if beside is None else beside.beside(planned.costs)
-        facts = FactsMaker(costs, stored, served.dtype, output_layers, *shown)
+        planned = planned if beside is None else beside.beside(planned)
+        facts = FactsMaker(planned.costs, stored, served.dtype, output_layers, *shown)
         kept = (settings.goal.split, served.kv_dtype, planned.declared, settings.ring.standbys)
         ring, assigned = settings.ring, None if beside is None else beside.assigned
         room = ring.prefix_cache, ring.kv_host_tokens

@@ -59,8 +59,13 @@ USUAL = {
     ),
     **_feed_forward("mlp"),
     **_shared("mlp.shared_experts"),
+    **_names(
+        "nextn.eh_proj=eh_proj nextn.enorm=enorm nextn.hnorm=hnorm nextn.shared_head_norm="
+        "shared_head.norm nextn.embed_tokens= nextn.shared_head_head="
+    ),
 }
-"""Paths of the parts of a layer in most classes."""
+"""Paths of the parts of a layer in most classes; the last ones stand around a layer that drafts,
+whose embeddings and output matrix are copies of the model's."""
 
 AROUND = _names("token_embd=model.embed_tokens output_norm=model.norm output=lm_head")
 """Parts outside of layers."""
@@ -139,8 +144,10 @@ GPT_OSS = POST_NORM | _names(
 STACKS: Changes = dict.fromkeys(("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"), of_each)
 ROTARY: Changes = STACKS | {"attn_q": moved(orders.rotary), "attn_k": moved(orders.rotary)}
 NORMS = ("attn_norm", "ffn_norm", "output_norm", "attn_q_norm", "attn_k_norm")
+DRAFT_NORMS = ("nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm")
 ONE_ADDED: Changes = STACKS | dict.fromkeys(
-    (f"{one}.weight" for one in (*NORMS, "post_attention_norm", "post_ffw_norm")), one_less
+    (f"{one}.weight" for one in (*NORMS, *DRAFT_NORMS, "post_attention_norm", "post_ffw_norm")),
+    one_less,
 )
 FUSED: Changes = {
     **ROTARY,

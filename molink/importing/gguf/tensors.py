@@ -4,9 +4,11 @@ Blocks that kernels read keep their bytes (`recoding` has the others): a packed 
 [rows, bytes of a row] under the plain name with the type at its end. What the file has in another
 order (see `changes`) is moved in whole rows, which blocks never cross. A tied embedding in blocks
 is written once more as the head: the first stage looks up its rows, the last multiplies by it, and
-on a ring these are different PCs.
+on a ring these are different PCs. Of the layers behind the model's own, which guess later tokens,
+the first is kept as the checkpoint's drafting layer.
 """
 
+import logging
 import re
 from functools import partial
 
@@ -19,6 +21,8 @@ from molink.importing.gguf.architectures import Architecture
 from molink.importing.gguf.changes import copied
 from molink.importing.gguf.metadata import GgufModel
 from molink.printable import printable_line
+
+log = logging.getLogger(__name__)
 
 LAYER_TENSOR = re.compile(r"blk\.(\d{1,5})\.([\w.]+)", re.ASCII)
 
@@ -36,22 +40,46 @@ def checkpoint_tensors(model: GgufModel, architecture: Architecture) -> list[New
     UnsupportedModelError for a file with tensors that are not known."""
     _check_complete(model, architecture)
     new: list[NewTensors] = []
-    for tensor in model.header.tensors:
+    for tensor in _taken(model, architecture):
         new += _new_tensors(model, architecture, tensor)
         if tensor.name == "token_embd.weight" and model.tied and not tensor.is_plain:
             new += copied(model, tensor, "lm_head.weight")
     return new + _generated(model, architecture)
 
 
+def _taken(model: GgufModel, architecture: Architecture) -> list[GgufTensor]:
+    """The tensors of the model and of its first layer that drafts, which is left out, with a
+    warning, where a part of it is not known."""
+    ends = model.layers + (model.find("nextn_predict_layers") or 0)
+    others = [one for one in model.header.tensors if not model.layers <= _place(one)[0] < ends]
+    drafting = [one for one in model.header.tensors if _place(one)[0] == model.layers < ends]
+    parts = [_place(one)[1] for one in drafting]
+    unknown = [one for one in parts if architecture.name(one, model.layers) is None]
+    if not unknown:
+        return others + drafting
+    log.warning(
+        "The layer of %s that drafts is left out: MoLink knows no %s in one of a %s model.",
+        model.header.path,
+        printable_line(unknown[0])[:NAME_CHARACTERS_MAX],
+        architecture.model_type,
+    )
+    return others
+
+
+def _place(tensor: GgufTensor) -> tuple[int, str]:
+    """Layer of a tensor, -1 outside of layers, and the name of its part."""
+    match = LAYER_TENSOR.fullmatch(tensor.name)
+    return (int(match[1]), match[2]) if match else (-1, tensor.name)
+
+
 def _new_tensors(
     model: GgufModel, architecture: Architecture, tensor: GgufTensor
 ) -> list[NewTensors]:
-    match = LAYER_TENSOR.fullmatch(tensor.name)
-    layer, part = (int(match[1]), match[2]) if match else (None, tensor.name)
-    guesses = model.find("nextn_predict_layers") or 0
-    if part in OF_THE_CONFIG or (layer is not None and 0 <= layer - model.layers < guesses):
+    layer, part = _place(tensor)
+    if part in OF_THE_CONFIG:
         return []
-    name = None if (layer or 0) >= model.layers else architecture.name(part, layer)
+    is_known = layer < model.layers + bool(model.find("nextn_predict_layers"))
+    name = architecture.name(part, None if layer < 0 else layer) if is_known else None
     if name is None:
         raise UnsupportedModelError(
             f"{model.header.path} holds {printable_line(tensor.name)[:NAME_CHARACTERS_MAX]}, which "

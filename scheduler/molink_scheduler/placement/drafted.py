@@ -1,9 +1,10 @@
-"""Forecast of a ring whose tail drafts: how many drafts are worth it, and what they bring.
+"""Forecast of a ring that drafts: how many drafts are worth it, and what they bring.
 
 The widths are those of the head that serves (`molink_scheduler.drafting.widths`), at the costs that
 the plan has; what is not known before a model has drafted is how many drafts come true, which is
-assumed. The tail computes its drafting layer over every row once more, and the layer and the output
-matrix for each depth of drafts. Answers that come sooner bring their users' next prompts sooner.
+assumed. A tail computes its drafting layer over every row once more, and the layer and the output
+matrix for each depth of drafts; a head runs its small model for each depth, and over prompts.
+Answers that come sooner bring their users' next prompts sooner.
 
 Pure.
 """
@@ -22,7 +23,7 @@ lower figure; those of a model and its own layer begin at 0.85 and fall with eac
 
 @dataclass(frozen=True, slots=True)
 class DraftForecast:
-    """What drafts of the tail bring at a forecast's load."""
+    """What drafts bring at a forecast's load."""
 
     acceptance: float
     """Assumed chance of a draft to be right whose context is."""
@@ -34,38 +35,42 @@ class DraftForecast:
     """Tokens per second of all users together."""
     tokens_per_s_alone: float
     """Tokens per second of a single user whose prompt is done."""
+    at_tail: bool = True
+    """Whether the model's own layer drafts, at the tail, and no small model at the head."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftingRing:
-    """A ring whose split is decided, and what its tail takes for drafts."""
+    """A ring whose split is decided, and what its tail, or its head, takes for drafts."""
 
     costs: RoundModel
     """Costs of its stages and links without drafts."""
     step: StageCost
-    """Cost of the tail for one more draft of all users of a micro-batch."""
+    """Cost of one more draft of all users of a micro-batch."""
     row_s: float
-    """Seconds of the tail's drafting layer for a row, drafts or not."""
+    """Seconds of a drafting layer for a row, drafts or not."""
     prompt_row_s: Sequence[float]
     """Seconds of each stage for a row of a prompt."""
     wire_row_s: Sequence[float]
     """Seconds of each link for a row."""
     prompt_rows_per_token: float
     acceptance: float = ACCEPTANCE_ASSUMED
+    at_tail: bool = True
 
     def forecast(self, users: int, count: int) -> DraftForecast:
         """The ring with so many users in `count` micro-batches."""
         width, tokens, cycle_s = self._round(users, count)
         _, alone, alone_s = replace(self, prompt_rows_per_token=0.0)._round(1, 1)
         together = users * tokens / cycle_s
-        return DraftForecast(self.acceptance, width, tokens, together, alone / alone_s)
+        alone_per_s = alone / alone_s
+        return DraftForecast(self.acceptance, width, tokens, together, alone_per_s, self.at_tail)
 
     def _round(self, users: int, count: int) -> tuple[float, float, float]:
         """Drafts and tokens of a user in a round, and seconds of a cycle."""
         costs = self._with_layer(0.0)
         share = self._prompts_share(users, costs.cycle_s(users, count))
         step_s = self.step.fixed_s + -(-users // count) * self.step.row_s
-        load = DraftLoad(costs, count, step_s, share)
+        load = DraftLoad(costs, count, step_s, share, self.at_tail)
         chances = dict.fromkeys(range(users), self.acceptance)
         widths = wanted_widths(chances, load, DRAFTS_MAX).values()
         width = sum(widths) / users
@@ -80,9 +85,11 @@ class DraftingRing:
         return sum(self.acceptance**depth for depth in range(width + 1))
 
     def _with_layer(self, drafting_s: float) -> RoundModel:
-        *stages, tail = self.costs.stages
-        tail = replace(tail, fixed_s=tail.fixed_s + drafting_s, row_s=tail.row_s + self.row_s)
-        return replace(self.costs, stages=(*stages, tail))
+        stages = list(self.costs.stages)
+        place = len(stages) - 1 if self.at_tail else 0
+        fixed_s, row_s = stages[place].fixed_s + drafting_s, stages[place].row_s + self.row_s
+        stages[place] = replace(stages[place], fixed_s=fixed_s, row_s=row_s)
+        return replace(self.costs, stages=tuple(stages))
 
     def _prompts_share(self, users: int, cycle_s: float) -> float:
         rows = users * self.prompt_rows_per_token

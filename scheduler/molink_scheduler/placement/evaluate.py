@@ -76,7 +76,7 @@ class Forecast:
     bottleneck: str
     stages: tuple[StageForecast, ...]
     drafts: DraftForecast | None = None
-    """What the ring gives with drafts of its tail; None: its tail has no layer for them."""
+    """What the ring gives with drafts; None: nothing drafts of which more than a copy is known."""
 
 
 def forecast(
@@ -208,20 +208,26 @@ class _Ring:
         )
 
     def _drafts(self, users: int, count: int) -> DraftForecast | None:
-        """What drafts bring, each for a layer and the output matrix of the tail; None: it has no
-        layer for them."""
-        if not self.problem.model.drafts_at_tail:
+        """What drafts bring, each for a layer and the output matrix of the tail, or for all of a
+        small model at the head; None: there is neither."""
+        model, head, tail = self.problem.model, self.problem.nodes[0], self.problem.nodes[-1]
+        prompt_row_s, layers = list(self.prompt_row_s), model.drafter_layers
+        if model.drafts_at_tail:
+            row_s, ends = tail.decode_row_s, (tail.head_fixed_s, tail.head_row_s)
+            step = StageCost(tail.decode_fixed_s + ends[0], row_s + ends[1])
+        elif layers:
+            row_s, step = 0.0, StageCost(layers * head.decode_fixed_s, layers * head.decode_row_s)
+            prompt_row_s[0] += layers * self.problem.prefill_s[0]
+        else:
             return None
-        tail = self.problem.nodes[-1]
         return DraftingRing(
             costs=self.model,
-            step=StageCost(
-                tail.decode_fixed_s + tail.head_fixed_s, tail.decode_row_s + tail.head_row_s
-            ),
-            row_s=tail.decode_row_s,
-            prompt_row_s=self.prompt_row_s,
+            step=step,
+            row_s=row_s,
+            prompt_row_s=prompt_row_s,
             wire_row_s=self.wires,
             prompt_rows_per_token=self.problem.goal.prompt_rows_per_token,
+            at_tail=model.drafts_at_tail,
         ).forecast(users, count)
 
     def _stages(

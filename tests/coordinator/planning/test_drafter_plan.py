@@ -7,10 +7,17 @@ import pytest
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
+from molink.checkpoint.layer_sizes import planned_model
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import AssignedDrafter, WeightsSource
-from molink.coordinator.planning.drafter_plan import NO_ROOM, TOO_LATE, USERS, PlannedDrafter
+from molink.coordinator.planning.drafter_plan import (
+    NO_ROOM,
+    TOO_LATE,
+    USERS,
+    PlannedDrafter,
+    undrafted,
+)
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
@@ -21,6 +28,7 @@ from tests.coordinator.planning.test_model_planner import ANNA, BERT, COST, MIB,
 
 DRAFTER = AssignedDrafter(weights=WeightsSource(model="small"), layers=2, kv_tokens=1000)
 NAMED = DraftModel(str(DEMO_DRAFTER_DIR), 2, "demo_drafter")
+SERVED = planned_model("qwen-7b")
 
 
 def planner_with(drafter_mib):
@@ -76,13 +84,28 @@ def test_its_bytes_are_those_of_its_files_and_its_kv():
     planned = PlannedDrafter.of(NAMED, context_tokens=100)
     assert planned.assigned.kv_tokens == USERS * 100
     assert planned.assigned.weights == WeightsSource(model="demo_drafter")
-    beside = planned.beside(costs_of(COST))
+    beside = planned.beside(SERVED).costs
     kv_values = 2 * 2 * 2 * 32  # Layers, keys and values, heads, numbers.
     for size in 2, 4:
         held = beside[size].drafter_bytes - USERS * 100 * size * kv_values
         assert held == pytest.approx(size / 2 * tables, rel=0.01)
         assert beside[size].drafter_file_bytes == pytest.approx(tables, rel=0.01)
     assert PlannedDrafter.of(NAMED, 10**6).assigned.kv_tokens == NAMED.kv_tokens
+    assert planned.beside(SERVED).shape == SERVED.shape
+
+
+def test_its_time_is_that_of_the_weights_that_a_row_reads():
+    """Of the smaller model all, and its output matrix; of experts those that a row chooses."""
+    small = PlannedDrafter.named(planned_model("llama-88m"), 100)
+    (dense, sparse) = (
+        small.beside(planned_model(name)).costs[2].drafter_layers
+        for name in ("qwen-7b", "mixtral-8x7b")
+    )
+    own, served = small.planned.shape, planned_model("qwen-7b").shape
+    read = own.layers * own.layer_bytes + own.table_bytes
+    assert dense == pytest.approx(read / served.layer_bytes)
+    assert sparse > 2 * read / planned_model("mixtral-8x7b").cost.layer_bytes[0]
+    assert undrafted({2: small.beside(SERVED).costs[2]}) == {2: SERVED.costs[2]}
 
 
 def test_one_whose_weights_are_missing_or_broken_is_refused(tmp_path):
@@ -91,7 +114,7 @@ def test_one_whose_weights_are_missing_or_broken_is_refused(tmp_path):
         spoil(folder / "model.safetensors")
         planned = PlannedDrafter.of(replace(NAMED, model=str(folder)), 100)
         assert planned.assigned.refused, name
-        assert planned.beside(costs_of(COST)) == costs_of(COST)
+        assert planned.beside(SERVED) == SERVED
 
 
 def _cut(file):

@@ -4,7 +4,10 @@ from random import Random
 
 import pytest
 
+from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.layer_sizes import draft_layer_of
 from molink.engine.drafting import packaging
+from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink.engine.model.weights import held_bytes
 from molink_scheduler.batch import PREFILL, Admission, Batch, Span
 from molink_scheduler.request import SamplingParams
@@ -153,24 +156,51 @@ def test_its_kv_and_weights_are_counted(tmp_path):
     assert sorted(drafting.kv_memory.block_rows_by_layer()) == list(range(LAYERS + 1))
 
 
-def test_a_quantized_layer_drafts_as_its_numbers_do(tmp_path):
-    save_with_layer("glm4_moe", tmp_path)
-    form, own, exact = FORMATS["fp8 block"], {}, {}
+def quantize(directory, form, own_layer: str) -> list[int]:
+    """Write the linears of a checkpoint in one format, its layer that drafts (what begins with
+    `own_layer`) in bfloat16, if that is not empty. Returns the drafts of the same numbers."""
+    own, exact = {}, {}
 
-    def quantized(stored):
+    def written(stored):
         for key, tensor in stored.items():
-            if not is_linear(key, tensor):
+            if own_layer and key.startswith(own_layer):
+                own[key] = exact[key] = tensor.bfloat16()
+            elif is_linear(key, tensor) and len(tensor) >= 16:
+                parts, exact[key] = form.write(tensor)
+                stem = key.removesuffix(".weight")
+                own.update({stem + end: one.contiguous() for end, one in parts.items()})
+            else:
                 own[key] = exact[key] = tensor
-                continue
-            parts, exact[key] = form.write(tensor)
-            own.update({key.removesuffix(".weight") + end: one for end, one in parts.items()})
         return exact
 
-    change_tensors(tmp_path, quantized)
-    plain = first_drafts(tmp_path)
-    change_tensors(tmp_path, lambda _: own)
-    change_config(tmp_path, quantization_config=form.scheme)
+    change_tensors(directory, written)
+    plain = first_drafts(directory)
+    change_tensors(directory, lambda _: own)
+    change_config(directory, quantization_config=form.scheme)
+    return plain
+
+
+def test_a_quantized_layer_drafts_as_its_numbers_do(tmp_path):
+    save_with_layer("glm4_moe", tmp_path)
+    plain = quantize(tmp_path, FORMATS["fp8 block"], "")
     assert len(plain) == 6 and first_drafts(tmp_path) == plain
+
+
+@pytest.mark.parametrize(
+    "family, own_layer", [("qwen3_5_text", "mtp."), ("glm4_moe", f"model.layers.{LAYERS}.")]
+)
+@pytest.mark.parametrize("form", ["pack-quantized", "awq", "gptq", "fp8 block", "int8 channel"])
+def test_a_layer_in_16_bits_drafts_beside_a_quantized_model(family, own_layer, form, tmp_path):
+    """Whatever the config declares, which names no part that stays plain."""
+    save_with_layer(family, tmp_path)
+    plain = quantize(tmp_path, FORMATS[form], own_layer)
+    assert len(plain) == 6 and first_drafts(tmp_path) == plain
+    layer = draft_layer_of(open_checkpoint(str(tmp_path)))
+    assert layer.objection == ""
+    (drafting,) = drafting_stages(tmp_path, (0, LAYERS))
+    kinds = {type(one) for one in drafting.drafter.model.modules() if hasattr(one, "weight")}
+    assert not any(issubclass(one, QuantizedLinear) for one in kinds)
+    assert held_bytes(drafting.drafter.model) == pytest.approx(layer.held_bytes(4), rel=1e-3)
 
 
 def first_drafts(directory) -> list[int]:

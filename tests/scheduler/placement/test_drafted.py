@@ -85,6 +85,29 @@ def test_the_tail_holds_the_layer_and_its_kv():
     assert found.drafts.tokens_per_s_alone > 1 / found.tpot_alone_s
 
 
+def test_a_small_model_by_hand():
+    """The head runs it once for each draft, and no row passes it beside."""
+    found = replace(RING, at_tail=False, row_s=0.0, step=StageCost(4e-3, 5e-4)).forecast(1, 1)
+    load = DraftLoad(COSTS, 1, 4.5e-3)
+    (width,) = wanted_widths({0: ACCEPTANCE_ASSUMED}, load, 16).values()
+    assert found.width == width > 1
+    cycle_s = 0.085 + (1 + width) * (1e-4 + 1e-4 + 2e-4) + width * 4.5e-3
+    assert found.tokens_per_s == pytest.approx(tokens_of(0.74, width) / cycle_s)
+    assert not found.at_tail
+
+
+def test_a_small_model_takes_so_many_layers_of_the_head():
+    found, never = (
+        forecast(replace(MODEL, drafter_layers=layers), [ANNA, BEN], [2, 4], NETWORK, GOAL)
+        for layers in (0.5, 500.0)
+    )
+    assert found.drafts is not None and never.drafts is not None
+    plain_per_s = 1 / found.tpot_alone_s
+    assert found.drafts.tokens_per_s_alone > 1.3 * plain_per_s
+    assert never.drafts.tokens_per_s_alone == pytest.approx(plain_per_s)
+    assert not found.drafts.at_tail
+
+
 def test_a_ring_of_one_node_has_embeddings_once():
     drafting = MODEL.with_drafts(DraftCost(700, 350, 10))
     assert drafting.stage_bytes(0, 6) == MODEL.stage_bytes(0, 6) + 700
