@@ -18,7 +18,6 @@
 
 #define PIECE 128
 #define ROWS (LANES * VECTORS) /* of a tile */
-#define PART 16 /* channels */
 #define GAP 16                 /* numbers between rows of a piece: those a power of two apart evict each other */
 #define LEAST -1e38f           /* below any score; -INFINITY less itself is no number */
 #define LOG2_E 1.44269504f

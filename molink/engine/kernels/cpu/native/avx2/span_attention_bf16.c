@@ -9,5 +9,6 @@ typedef bfloat16 number;
 
 #define VECTORS 3
 #define STEPS 4 /* twelve sums, and sixteen registers */
+#define PART 65536 /* channels that are added up apart: all, whose own rounding is coarser */
 
 #include "../span_attention.h"

@@ -9,5 +9,6 @@ typedef float number;
 
 #define VECTORS 3
 #define STEPS 4 /* twelve sums, and sixteen registers */
+#define PART 16 /* channels that are added up apart */
 
 #include "../span_attention.h"
