@@ -26,9 +26,10 @@ DATA = {
     "tokenizer.json tokenizer_config.json",
     "molink/models/demo_drafter": "config.json generation_config.json model.safetensors README.md",
     "molink/engine/kernels/cpu/native": "attention_call.h coded.h decode_attention.h "
-    "join_parts.h linear_coded_f32.h",
-    "molink/engine/kernels/cpu/native/avx2": "decode_attention_bf16.c "
-    "decode_attention_f32.c join_parts.c linear_bf16.c linear_coded_f32.c vectors.h",
+    "fp32_attention.h join_parts.h linear_coded_f32.h span_attention.h",
+    "molink/engine/kernels/cpu/native/avx2": "bfloat16.h decode_attention_bf16.c "
+    "decode_attention_f32.c join_parts.c linear_bf16.c linear_coded_f32.c span_attention_bf16.c "
+    "span_attention_f32.c vectors.h",
     "molink/engine/kernels/cpu/native/avx512": "amx.h attention.h decode_attention.c "
     "decode_attention_f32.c decoder_layer.c join_parts.c linear_bf16.c linear_coded_bf16.c "
     "linear_coded_f32.c span_attention.c tile.h vectors.h",

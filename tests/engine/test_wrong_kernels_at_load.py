@@ -10,12 +10,14 @@ from molink.engine.kernels.cpu import (
     coded_linear,
     native_attention,
     native_decode,
+    native_spans,
     norms,
     packed_linear,
 )
 from molink.engine.kernels.cpu.native_attention import AttentionKernels
 from molink.engine.kernels.cpu.native_decode import DecodeKernel
 from molink.engine.kernels.cpu.native_kernel import AVX2, AVX512, native_library
+from molink.engine.kernels.cpu.native_spans import SpanKernel
 from molink.engine.kernels.cpu.norms import RootMeanSquareNorm
 from molink.engine.kernels.cpu.packed_linear import PackedLinear, SharedInput
 from molink.engine.model import cpu_rewriting as rewriting
@@ -53,6 +55,7 @@ def proofs_of_its_own(monkeypatch):
     native_attention._kernels()
     for dtype in native_decode.NAMES:
         native_decode._kernel(dtype)
+        native_spans._kernel(dtype)
     for module, name in ((packed_linear, "_proven"), (norms, "_readings")):
         monkeypatch.setattr(module, name, {})
     monkeypatch.setattr(native_attention, "_refused", [])
@@ -195,6 +198,7 @@ MODELS = {
     [
         pytest.param(AttentionKernels, "bfloat16", marks=native),
         pytest.param(DecodeKernel, "float32", marks=vectors),
+        pytest.param(SpanKernel, "float32", marks=vectors),
     ],
 )
 @pytest.mark.parametrize("change", swept(CHANGES, "sinks ignored", "a window one short"))

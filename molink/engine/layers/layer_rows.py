@@ -1,6 +1,6 @@
 """Attention of one layer's query rows over its keys and values in the pool.
 
-Our CPU kernels compute all rows where they suit, or those of decode; else torch does
+Our CPU kernels compute all rows where they suit, or those of decode, or of spans; else torch does
 (`torch_rows`): also in a recorded step, which may be made of torch's operations and a card's
 kernels only.
 
@@ -13,6 +13,7 @@ import torch
 
 from molink.engine.kernels.cpu.native_attention import kernels_for
 from molink.engine.kernels.cpu.native_decode import decode_kernel_for
+from molink.engine.kernels.cpu.native_spans import span_kernel_for
 from molink.engine.layers.torch_rows import Select, TorchRows
 from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import KvPool, LayerKv
@@ -45,16 +46,22 @@ class LayerRows:
         return out_THV, log_sums_TH
 
     def _attend(self, variant: AttentionVariant, log_sums_TH: torch.Tensor | None) -> torch.Tensor:
-        rows, decode_kernel = (self.q_THA, self.layer, self.batch, self.window, variant), None
+        rows = (self.q_THA, self.layer, self.batch, self.window, variant)
+        decode_kernel = span_kernel = None
         if not isinstance(self.batch, DecodeTables):
             if (kernels := kernels_for(self.q_THA, self.layer)) is not None:
                 return kernels.attend(*rows, log_sums_TH)
-            decode_kernel = decode_kernel_for(self.q_THA, self.layer)
+            if self.batch.has_decodes:
+                decode_kernel = decode_kernel_for(self.q_THA, self.layer)
+            if self.batch.has_pieces:
+                span_kernel = span_kernel_for(self.q_THA, self.layer)
         call = (self._numbers, self.window, variant, log_sums_TH)
         torch_rows = TorchRows(self.batch, self.q_THA, self.layer.values.size, *call)
-        out_THV = torch_rows.attend(self.pool, has_decodes=decode_kernel is None)
-        if decode_kernel is not None:
-            decode_kernel.attend(*rows, out_THV, log_sums_TH)
+        left = {"has_decodes": decode_kernel is None, "has_pieces": span_kernel is None}
+        out_THV = torch_rows.attend(self.pool, **left)
+        for kernel in (decode_kernel, span_kernel):
+            if kernel is not None:
+                kernel.attend(*rows, out_THV, log_sums_TH)
         return out_THV
 
     def _numbers(self, select: Select) -> tuple[torch.Tensor, torch.Tensor]:

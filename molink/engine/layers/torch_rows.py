@@ -109,8 +109,11 @@ class TorchRows:
     """Where to put log-sum-exps of the rows, which see some of their keys only; None: they see all
     of them."""
 
-    def attend(self, pool: KvPool, *, has_decodes: bool = True) -> torch.Tensor:
-        """Attend all rows; [T, H, V]. On a CPU those of spans of one row may be left unwritten."""
+    def attend(
+        self, pool: KvPool, *, has_decodes: bool = True, has_pieces: bool = True
+    ) -> torch.Tensor:
+        """Attend all rows; [T, H, V]. On a CPU those of spans of one row, or of several, may be
+        left unwritten."""
         out_THV = self.q_THA.new_empty(*self.q_THA.shape[:2], self.value_size)
         into: tuple[torch.Tensor, ...] = (out_THV,)
         if self.log_sums_TH is not None:
@@ -119,7 +122,8 @@ class TorchRows:
         alone, decodes = self.batch.once(key, self._calls)
         for number in alone:
             span = self.batch.spans[number]
-            if (span.rows == 1 and not has_decodes) or not span.sees_any(self.window):
+            is_wanted = has_decodes if span.rows == 1 else has_pieces
+            if not is_wanted or not span.sees_any(self.window):
                 continue
             rows = slice(span.row, span.row + span.rows)
             for whole, some in zip(into, self._span(number, span, pool), strict=True):

@@ -1,7 +1,9 @@
 """Random ragged batches over a poisoned pool: torch and our CPU kernels give what attention written
 out gives, and the kernels every span the same bits alone as in company."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from molink.engine.kernels.cpu import native_decode
 from molink.engine.kernels.cpu.native_attention import kernels_for
 from molink.engine.kernels.cpu.native_decode import decode_kernel_for, decode_kernel_of
 from molink.engine.kernels.cpu.native_kernel import AVX2, AVX512, native_library
+from molink.engine.kernels.cpu.native_spans import span_kernel_for, span_kernel_of
 from molink.engine.layers.layer_rows import LayerRows
 from molink.engine.layers.torch_rows import DecodeRows, TorchRows
 from molink.engine.memory.kv_pool import KvPool
@@ -45,31 +48,95 @@ def layer_rows(batch: RandomBatch) -> LayerRows:
 @pytest.mark.parametrize("is_torch_alone", [True, False])
 @pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
 def test_rows_in_fp32_are_attention_written_out(number, is_torch_alone, monkeypatch):
-    """By torch, and by torch and the kernel for decode rows."""
+    """By torch, and by torch and the kernels for decode rows and spans."""
     if is_torch_alone:
-        monkeypatch.setattr(layer_rows_module, "decode_kernel_for", lambda query, layer: None)
+        for name in ("decode_kernel_for", "span_kernel_for"):
+            monkeypatch.setattr(layer_rows_module, name, lambda query, layer: None)
     batch = of_own_keys(random_batch(number, SIZE, torch.float32, CPU))
     if batch.spans:
         wanted, _ = written_out(batch)
         torch.testing.assert_close(layer_rows(batch).attend(), wanted, atol=1e-5, rtol=1e-4)
 
 
+@dataclass(frozen=True)
+class SpanKernels:
+    """What attends spans of several rows, or all, on a kind of CPU."""
+
+    dtype: torch.dtype
+    near: float
+    with_decodes: bool
+
+    def attended(self, batch: RandomBatch, spans: Sequence[RaggedSpan]) -> torch.Tensor:
+        """Attention of the whole batch over these spans; rows of others are infinite."""
+        call = (batch.geometry(tuple(spans)), batch.window, batch.variant)
+        if self.with_decodes:
+            return kernels_for(batch.q_THA, batch.layer).attend(batch.q_THA, batch.layer, *call)
+        size = (*batch.q_THA.shape[:2], batch.layer.values.size)
+        out_THV = torch.full(size, torch.inf, dtype=self.dtype)
+        of_avx2(self.dtype).attend(batch.q_THA, batch.layer, *call, out_THV)
+        return out_THV
+
+    def spans(self, batch: RandomBatch) -> list[RaggedSpan]:
+        """Spans of the batch that it takes; skips the test where there are none."""
+        if self.with_decodes:
+            has_kernel = kernels_for(batch.q_THA, batch.layer) is not None
+        else:
+            has_kernel = span_kernel_for(batch.q_THA, batch.layer) and of_avx2(self.dtype)
+        spans = [span for span in batch.spans if self.with_decodes or span.rows > 1]
+        if not has_kernel or not spans:
+            pytest.skip("no kernel here, or it does not take these sizes, or no such spans")
+        return spans
+
+
+@cache
+def of_avx2(dtype):
+    return span_kernel_of(native_library(AVX2), dtype)
+
+
+SPAN_KERNELS = {
+    "bf16, AVX512": SpanKernels(torch.bfloat16, 3e-2, with_decodes=True),
+    "bf16, AVX2": SpanKernels(torch.bfloat16, 3e-2, with_decodes=False),
+    "fp32, AVX2": SpanKernels(torch.float32, 2e-5, with_decodes=False),
+}
+by_span_kernels = pytest.mark.parametrize("by", SPAN_KERNELS.values(), ids=SPAN_KERNELS)
+
+
+def rows_of(spans: Sequence[RaggedSpan]) -> list[int]:
+    return [row for span in spans for row in range(span.row, span.row + span.rows)]
+
+
+@by_span_kernels
 @pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
-def test_our_kernels_are_attention_written_out_and_know_no_company(number):
-    batch = random_batch(number, SIZE, torch.bfloat16, CPU)
-    kernels = kernels_for(batch.q_THA, batch.layer)
-    if kernels is None:
-        pytest.skip("this CPU has none, or they do not take these sizes")
+def test_our_kernels_are_attention_written_out_and_know_no_company(number, by):
+    batch = random_batch(number, SIZE, by.dtype, CPU)
+    spans = by.spans(batch)
+    rows = rows_of(spans)
+    got, (wanted, _) = by.attended(batch, batch.spans), written_out(batch)
+    torch.testing.assert_close(got[rows].float(), wanted[rows], atol=by.near, rtol=by.near)
+    alone = torch.cat([by.attended(batch, (span,))[rows_of((span,))] for span in spans])
+    assert torch.equal(got[rows], alone)
+    got[rows] = torch.inf
+    assert got.isinf().all(), "rows of other spans are not written"
 
-    def attended(spans):
-        rows = slice(spans[0].row, spans[-1].row + spans[-1].rows)
-        own = tuple(replace(span, row=span.row - rows.start) for span in spans)
-        call = (batch.geometry(own), batch.window, batch.variant)
-        return kernels.attend(batch.q_THA[rows], batch.layer, *call)
 
-    got, (wanted, _) = attended(batch.spans), written_out(batch)
-    torch.testing.assert_close(got.float(), wanted, atol=3e-2, rtol=3e-2)
-    assert torch.equal(got, torch.cat([attended((span,)) for span in batch.spans]))
+@pytest.mark.parametrize("by", list(SPAN_KERNELS.values())[1:], ids=list(SPAN_KERNELS)[1:])
+@pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
+def test_rows_of_a_span_are_those_of_decode(number, by):
+    batch = random_batch(number, SIZE, by.dtype, CPU)
+    spans = by.spans(batch)
+    decode = decode_kernel_of(native_library(AVX2), by.dtype)
+    if decode_kernel_for(batch.q_THA, batch.layer) is None:
+        pytest.skip("the kernel for decode rows takes no int8")
+    alone = tuple(
+        replace(span, row=span.row + row, rows=1, start=span.start + row)
+        for span in spans
+        for row in range(span.rows)
+    )
+    got = by.attended(batch, spans)
+    wanted = torch.full_like(got, torch.inf)
+    call = (batch.geometry(alone), batch.window, batch.variant)
+    decode.attend(batch.q_THA, batch.layer, *call, wanted)
+    torch.testing.assert_close(got, wanted, atol=by.near, rtol=by.near)
 
 
 def unseen_of_first_rows(span: RaggedSpan, window: int) -> list[int]:
@@ -81,22 +148,22 @@ def unseen_of_first_rows(span: RaggedSpan, window: int) -> list[int]:
     return [span.blocks[key // BLOCK_TOKENS] * BLOCK_TOKENS + key % BLOCK_TOKENS for key in keys]
 
 
+@by_span_kernels
 @pytest.mark.parametrize("scale", [torch.nan, torch.inf])
 @pytest.mark.parametrize("number", swept(range(BATCHES), of=30))
-def test_scales_of_keys_that_a_row_leaves_out_are_no_part_of_it(number, scale):
+def test_scales_of_keys_that_a_row_leaves_out_are_no_part_of_it(number, scale, by):
     """Codes are finite, so a weight of zero is enough for them; a scale may be of a row that went
     beyond its format."""
-    batch = random_batch(number, SIZE, torch.bfloat16, CPU)
-    kernels, scales = kernels_for(batch.q_THA, batch.layer), batch.layer.keys.scales_SK
-    spans = [one for one in batch.spans if one.rows > 1 and one.keys == one.start + one.rows]
-    if kernels is None or scales is None or not spans:
-        pytest.skip("no kernels here for these sizes, or no scales, or no span of several rows")
+    batch = random_batch(number, SIZE, by.dtype, CPU)
+    scales = batch.layer.keys.scales_SK
+    spans = [one for one in by.spans(batch) if one.rows > 1 and one.keys == one.start + one.rows]
+    if scales is None or not spans:
+        pytest.skip("no scales, or no span of several rows")
     window = 7
 
     def attended(span, layer):
-        own = batch.geometry((replace(span, row=0),))
-        query = batch.q_THA[span.row : span.row + span.rows]
-        return kernels.attend(query, layer, own, window, batch.variant)[:-1]
+        own = replace(batch, layer=layer, window=window)
+        return by.attended(own, (span,))[span.row : span.row + span.rows - 1]
 
     for span in spans:
         slots, parts = unseen_of_first_rows(span, window), []
@@ -112,28 +179,24 @@ LONG = BatchSize(spans=4, rows=70, earlier_keys=1_700)
 """Contexts of several pieces, as the kernel takes them."""
 
 
+@by_span_kernels
 @pytest.mark.parametrize("window", [None, 600])
 @pytest.mark.parametrize("number", swept(range(BATCHES), of=15))
-def test_rows_behind_long_contexts_are_the_same_in_a_span_and_in_two(number, window):
-    batch = random_batch(number, LONG, torch.bfloat16, CPU)
+def test_rows_behind_long_contexts_are_the_same_in_a_span_and_in_two(number, window, by):
+    batch = random_batch(number, LONG, by.dtype, CPU)
     # So that a few keys of any piece take most of the weight.
     batch = replace(batch, q_THA=8 * batch.q_THA, window=window)
-    kernels = kernels_for(batch.q_THA, batch.layer)
-    if kernels is None:
-        pytest.skip("this CPU has none, or they do not take these sizes")
-    halves = []
-    for span in batch.spans:
+    spans, halves = by.spans(batch), []
+    for span in spans:
         rows = span.rows // 2
-        halves.append(replace(span, rows=rows) if rows > 1 else span)
-        if rows > 1:
+        is_cut = min(rows, span.rows - rows) > 1
+        halves.append(replace(span, rows=rows) if is_cut else span)
+        if is_cut:
             of = (span.row + rows, span.rows - rows, span.start + rows)
             halves.append(RaggedSpan(*of, span.keys, span.blocks))
-    call = (batch.window, batch.variant)
-    got, again = (
-        kernels.attend(batch.q_THA, batch.layer, batch.geometry(spans), *call)
-        for spans in (batch.spans, tuple(halves))
-    )
-    torch.testing.assert_close(got.float(), written_out(batch)[0], atol=3e-2, rtol=3e-2)
+    rows, (wanted, _) = rows_of(spans), written_out(batch)
+    got, again = (by.attended(batch, some)[rows] for some in (spans, halves))
+    torch.testing.assert_close(got.float(), wanted[rows], atol=by.near, rtol=by.near)
     assert torch.equal(got, again)
 
 

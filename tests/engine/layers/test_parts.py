@@ -44,6 +44,7 @@ PATHS = {
     "torch": {
         (layer_rows, "kernels_for"): none_of,
         (layer_rows, "decode_kernel_for"): none_of,
+        (layer_rows, "span_kernel_for"): none_of,
         (parts_module, "join_by_kernel"): lambda outs, log_sums, sinks_H: None,
     },
 }

@@ -4,8 +4,7 @@ read, in which such a CPU may hold KV of a stage that computes elsewhere.
 
 torch wants the keys of a sequence in one piece. A sequence that begins with cached blocks, or for
 which room was made, has them in several, and to gather them costs as much again as to attend. The
-kernel reads blocks wherever they are. Spans of several rows stay with torch, which gathers once for
-all of them.
+kernel reads blocks wherever they are. Spans of several rows have one of their own (`native_spans`).
 
 Shapes: T rows of the batch, H query heads, V size of values.
 """
@@ -36,8 +35,8 @@ NAMES = {torch.float32: "decode_attention_f32", torch.bfloat16: "decode_attentio
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeKernel:
-    """The compiled kernel for one number format, called with tensors."""
+class RowsKernel:
+    """A compiled kernel for some rows of a batch and one number format, called with tensors."""
 
     function: Any
 
@@ -51,10 +50,16 @@ class DecodeKernel:
         out_THV: torch.Tensor,
         log_sums_TH: torch.Tensor | None = None,
     ) -> None:
-        """Attend the spans of one row, whose keys and values are in the pool already; other rows
+        """Attend the rows that it is for, whose keys and values are in the pool already; other rows
         of `out_THV` are not written. Raises MemoryError where there is none for the scores."""
         call = (query_THA, layer, batch, window, variant, out_THV, log_sums_TH)
         run_kernels([self.function], *call)
+
+
+class DecodeKernel(RowsKernel):
+    """The kernel for spans of one row."""
+
+    __slots__ = ()
 
 
 def decode_kernel_for(query_THA: torch.Tensor, layer: LayerKv) -> DecodeKernel | None:
@@ -78,12 +83,17 @@ def _kernel(dtype: torch.dtype) -> DecodeKernel | None:
 def decode_kernel_of(library: ctypes.CDLL | None, dtype: torch.dtype) -> DecodeKernel | None:
     """The kernel of a library, if it gives the same numbers as torch. There is none in bfloat16
     where CPUs have instructions for it: kernels of their own (`native_attention`) compute there."""
-    function = None if library is None else getattr(library, NAMES[dtype], None)
-    if function is None:
-        return None
-    function.argtypes, function.restype = [*[ctypes.c_void_p] * 7, ctypes.c_int], ctypes.c_int
-    kernel = DecodeKernel(function)
-    return kernel if _agrees(kernel, dtype) else None
+    function = attention_function(library, NAMES[dtype])
+    kernel = None if function is None else DecodeKernel(function)
+    return kernel if kernel is not None and _agrees(kernel, dtype) else None
+
+
+def attention_function(library: ctypes.CDLL | None, name: str) -> Any | None:
+    """A library's attention kernel of this name, or None where it has none."""
+    function = None if library is None else getattr(library, name, None)
+    if function is not None:
+        function.argtypes, function.restype = [*[ctypes.c_void_p] * 7, ctypes.c_int], ctypes.c_int
+    return function
 
 
 def _agrees(kernel: DecodeKernel, dtype: torch.dtype) -> bool:

@@ -8,7 +8,7 @@
  * window is just a later first key. Scores of slots outside of it are -INFINITY, whatever the slots hold.
  */
 
-#include "attention_call.h"
+#include "fp32_attention.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,32 +34,10 @@ struct scratch {
     float *highest, *total, *fading; /* [query heads] */
 };
 
-INLINE vector exponential(vector x) /* for x <= 0, to about 1e-7: 2^n by exponent, the rest by its series */
-{
-    x = larger(x, everywhere(-87.0f));
-    words_vector power = nearest(multiplied(x, 1.44269504f));
-    vector n = whole_numbers(power), p = everywhere(1.0f / 720);
-    vector r = fused(n, everywhere(2.12194440e-4f), fused(n, everywhere(-0.693359375f), x));
-    p = fused(p, r, everywhere(1.0f / 120));
-    p = fused(p, r, everywhere(1.0f / 24));
-    p = fused(p, r, everywhere(1.0f / 6));
-    p = fused(p, r, everywhere(0.5f));
-    p = fused(p, r, everywhere(1.0f));
-    p = fused(p, r, everywhere(1.0f));
-    return fused(p, as_floats(raised(sum_of_words(power, 127), 23)), zeros());
-}
-
 /* Where a slot of a part's block `n` begins; behind the last block that one again. */
 INLINE long slot_of(struct part p, long n)
 {
     return p.blocks[n < p.blocks_left ? n : p.blocks_left - 1] * (long)BLOCK;
-}
-
-/* What is read a block later: the processor's own prefetching ends with a page. */
-INLINE void ask_for(const number *row, long count)
-{
-    for (long i = 0; i < count; i += 64 / (long)sizeof(number))
-        _mm_prefetch((const char *)(row + i), _MM_HINT_T0);
 }
 
 /* Scores of `keys` keys of a block, `key` the first and `behind` what to ask for, for `heads` query heads. */
@@ -73,7 +51,7 @@ INLINE void score_keys(const int heads, const int keys, struct shape s, const fl
         for (int k = 0; k < keys; k++)
             sum[head][k] = zeros();
     for (int k = 0; k < keys; k++)
-        ask_for(behind + k * s.key_token, s.key_size);
+        ask_for(behind + k * s.key_token, s.key_size * (long)sizeof(number));
     for (long i = 0; i < s.key_size; i += LANES) {
         vector channels[KEYS];
 #pragma GCC unroll 2
@@ -140,7 +118,7 @@ INLINE void add_channels(const int heads, const int vectors, struct shape s, con
             sum[head][v] = load(sums + head * s.value_size + LANES * v);
     for (long n = 0; n < count; n++) {
         vector channels[VECTORS];
-        ask_for(behind + n * s.value_token, LANES * vectors);
+        ask_for(behind + n * s.value_token, LANES * vectors * (long)sizeof(number));
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++)
             channels[v] = load_numbers(value + n * s.value_token + LANES * v);

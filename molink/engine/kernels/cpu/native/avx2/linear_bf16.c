@@ -5,9 +5,7 @@
  * its inputs in order whatever the number of rows, so a row's result does not depend on its company.
  */
 
-#include "vectors.h"
-
-typedef uint16_t bfloat16;
+#include "bfloat16.h"
 
 #define PANEL 32
 #define VECTORS (PANEL / LANES)
@@ -33,20 +31,10 @@ INLINE words_vector pair_everywhere(const bfloat16 *from)
     return _mm256_set1_epi32(pair);
 }
 
-/* To the nearest, of two as near to the even one; what is no number stays none. */
-INLINE __m128i rounded(vector values)
-{
-    __m256i bits = _mm256_castps_si256(values), odd = masked(lowered(bits, 16), 1);
-    __m256i nearest = lowered(_mm256_add_epi32(bits, sum_of_words(odd, 0x7fff)), 16);
-    __m256i none = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
-    nearest = _mm256_blendv_epi8(nearest, _mm256_set1_epi32(0x7fc0), none);
-    return _mm_packus_epi32(_mm256_castsi256_si128(nearest), _mm256_extracti128_si256(nearest, 1));
-}
-
 INLINE void store_some(bfloat16 *y, vector values, long columns)
 {
     bfloat16 each[LANES];
-    _mm_storeu_si128((void *)each, rounded(values));
+    store_rounded(each, values);
     for (long column = 0; column < columns && column < LANES; column++)
         y[column] = each[column];
 }
@@ -93,7 +81,7 @@ INLINE void multiply(const int rows, const int vectors, struct strip strip, cons
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
             if (strip.columns >= LANES * (v + 1))
-                _mm_storeu_si128((void *)(y + row * y_stride + LANES * v), rounded(sum[row][v]));
+                store_rounded(y + row * y_stride + LANES * v, sum[row][v]);
             else
                 store_some(y + row * y_stride + LANES * v, sum[row][v], strip.columns - LANES * v);
 }

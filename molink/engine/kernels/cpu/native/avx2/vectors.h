@@ -27,9 +27,23 @@ INLINE words_vector masked(words_vector words, int mask) { return _mm256_and_si2
 INLINE words_vector either(words_vector a, words_vector b) { return _mm256_or_si256(a, b); }
 INLINE vector whole_numbers(words_vector words) { return _mm256_cvtepi32_ps(words); }
 INLINE vector as_floats(words_vector words) { return _mm256_castsi256_ps(words); }
+INLINE vector product(vector a, vector b) { return _mm256_mul_ps(a, b); }
+INLINE vector quotient(vector a, vector b) { return _mm256_div_ps(a, b); }
+INLINE vector difference(vector a, vector b) { return _mm256_sub_ps(a, b); }
 INLINE vector larger(vector a, vector b) { return _mm256_max_ps(a, b); }
 INLINE words_vector nearest(vector a) { return _mm256_cvtps_epi32(a); }
 INLINE words_vector sum_of_words(words_vector a, int b) { return _mm256_add_epi32(a, _mm256_set1_epi32(b)); }
+
+/* `values` where x is not 0, zeros elsewhere. */
+INLINE vector where_not_zero(vector x, vector values)
+{
+    return _mm256_and_ps(values, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+}
+
+INLINE vector load_codes(const int8_t *from)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)from)));
+}
 
 INLINE float sum_of_lanes(vector a)
 {
