@@ -1,6 +1,6 @@
 """Number of the protocol that this build speaks, for those who need nothing else of it."""
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 """Version that is raised with every change of the schema, of frames or of the control plane, that
 builds before it would not understand."""
 

@@ -12,6 +12,8 @@ Shapes: R rows, H query heads, K kv heads, A head size of keys, P tokens of the 
 that are kept.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 
@@ -25,8 +27,8 @@ def key_scores(q_RHA: torch.Tensor, k_PKA: torch.Tensor, variant: AttentionVaria
     rows, (tokens, kv_heads, _) = len(q_RHA), k_PKA.shape
     position_P = torch.arange(tokens, device=q_RHA.device)
     is_hidden_RP = position_P > position_P[tokens - rows :, None]
-    groups = q_RHA.unflatten(1, (kv_heads, -1)).unbind(1)
-    sinks = (None,) * kv_heads
+    groups = q_RHA.reshape(rows, kv_heads, -1, q_RHA.shape[-1]).unbind(1)
+    sinks: Sequence[torch.Tensor | None] = (None,) * kv_heads
     if variant.sinks_H is not None:
         sinks = variant.sinks_H.float().view(kv_heads, -1).unbind()
     # One kv head at a time: all scores of a long prompt at once would take gigabytes.

@@ -31,7 +31,7 @@ SCORED_ROWS = 32
 POOLED_TOKENS = 5
 """Neighbours whose scores are averaged: a token is of little use without those beside it."""
 
-KEPT_TOKENS_MIN = 64
+KEPT_TOKENS_MIN = 32
 """Tokens that are kept of any prompt; one that is no longer is not cut."""
 
 

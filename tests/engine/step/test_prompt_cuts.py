@@ -68,7 +68,7 @@ def test_cut_requests_beside_others_change_nobody(tmp_path):
         assert stage.kv.blocks_free == stage.kv.blocks_total
 
 
-@pytest.mark.parametrize(("tokens", "budget"), [(150, 1.0), (64, 0.1), (40, 0.5)])
+@pytest.mark.parametrize(("tokens", "budget"), [(150, 1.0), (32, 0.1), (20, 0.5)])
 def test_what_fits_the_budget_is_what_it_was_to_the_bit(tokens, budget, tmp_path):
     """Also in the same batch as a request that is cut."""
     save_tiny("llama", tmp_path)
