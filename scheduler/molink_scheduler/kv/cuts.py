@@ -37,7 +37,7 @@ KEPT_TOKENS_MIN = 32
 
 @dataclass(frozen=True, slots=True)
 class PromptCut:
-    """Where one request's KV is cut, in the layers that are."""
+    """Cut of one request's KV, in the layers that are cut."""
 
     prompt_tokens: int
     kept_tokens: int

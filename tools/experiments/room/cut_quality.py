@@ -160,8 +160,9 @@ def main(out: Path, which: str, model: str, tokens: int, texts: int, dtype: str)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = json.loads((Path(model) / "config.json").read_text())
-    work = {"device": "cpu", "dtype": dtype, "kv_tokens": max(1_024, tokens + 512)}
-    stage = load_stage(model, StageWork((0, config["num_hidden_layers"]), **work), self_test=False)
+    layers, room = (0, config["num_hidden_layers"]), max(1_024, tokens + 512)
+    work = StageWork(layers, device="cpu", dtype=dtype, kv_tokens=room)
+    stage = load_stage(model, work, self_test=False)
     tokenizer = AutoTokenizer.from_pretrained(model)
     results: list[dict[str, Any]] = []
     runs = demo_texts(stage, tokenizer) if which == "demo" else real(stage, tokenizer, tokens)
