@@ -13,7 +13,7 @@ the ring goes on without it (decision 41).
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -108,11 +108,13 @@ def _prompt_ends(stage: Executor, batch: Batch) -> set[int]:
     return {row for part in parts_of(stage) for row in part.cuts.rows_inside(batch)}
 
 
-def _pieces(inputs: TensorInputs, rows_max: int, ends: set[int]) -> Iterator[TensorInputs]:
+def _pieces(
+    inputs: TensorInputs, rows_max: int, ends: Collection[int] = ()
+) -> Iterator[TensorInputs]:
     """Steps that compute one after the other what one does for which there is no room, or which
     has to end at these rows."""
     batch, token_ids, hidden_TD = inputs
-    for start, end in pairwise(sorted(ends.union(_cuts(batch, rows_max)))):
+    for start, end in pairwise(sorted({*ends, *_cuts(batch, rows_max)})):
         rows = slice(start, end)
         yield TensorInputs(
             cut_rows(batch, rows.start, rows.stop),
