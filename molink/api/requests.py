@@ -237,6 +237,7 @@ def generation_requests(
         quiet=quiet if body.stop else (),
         context=prompt_token_ids[-CONTEXT_TOKENS_MAX:] if continues else (),
         skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
+        kv_budget=_kv_budget(body, card),
     )
     return [
         GenerationRequest(
@@ -273,6 +274,17 @@ def _cached(body: SamplingBody, prompt_tokens: int) -> Mapping[str, Any]:
     session = body.prompt_cache_key or ""
     wishes = ((prompt_tokens, SESSION_KEEP_S),) if session else ()
     return {"cache_salt": body.cache_salt or "", "session": session, "wishes": wishes}
+
+
+def _kv_budget(body: SamplingBody, card: ModelCard) -> float:
+    budget = 1.0 if body.kv_budget is None else body.kv_budget
+    if budget < 1 and card.has_latents:
+        raise ApiError(
+            "This model keeps one latent row of each token, which is small already and is not cut: "
+            "leave 'kv_budget' out.",
+            param="kv_budget",
+        )
+    return budget
 
 
 def _min_tokens(body: SamplingBody, max_tokens: int) -> int:

@@ -36,6 +36,7 @@ from molink.api.openai.refused_fields import (
     FieldDefaults,
 )
 from molink_scheduler.request import (
+    KV_BUDGET_MIN,
     LOGIT_BIAS_COUNT_MAX,
     LOGIT_BIAS_MAX,
     LOGPROBS_MAX,
@@ -288,6 +289,9 @@ class SamplingBody(Body):
     is refused at once, with status 429 and Retry-After."""
     tpot_target_ms: float | None = Field(default=None, gt=0, le=TPOT_TARGET_MS_MAX)
     """Default: the operator's. Milliseconds between two tokens, in the same way."""
+    kv_budget: float | None = Field(default=None, ge=KV_BUDGET_MIN, le=1)
+    """Default 1. Share of the prompt's tokens that the answer is computed with, in all layers but
+    the first three: those that the prompt's end attends to. Less is sooner, and less exact."""
 
     @field_validator("top_k", "seed", "min_tokens", mode="before")
     @classmethod

@@ -65,6 +65,8 @@ class ModelCard:
     """Names by which users call the model, where the operator gives any; none: its own name."""
     sampling: SamplingDefaults = SamplingDefaults()
     """Sampling settings that the model's makers publish."""
+    has_latents: bool = False
+    """Whether it keeps latent rows in place of keys and values, which are not cut."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe, generation_config
 from molink.checkpoint.end_tokens import end_token_ids
+from molink.checkpoint.model_config import text_settings
 from molink.config.parsers import AUTO, NONE
 from molink.errors import CheckpointError, UserError
 from molink.models import DEMO_MODEL_DIR
@@ -68,6 +69,7 @@ def read_served_model(
         sampling=SamplingDefaults()
         if sampling_settings == NONE
         else published_sampling(checkpoint),
+        has_latents=bool(text_settings(checkpoint.config()).get("kv_lora_rank")),
     )
     return ServedModel(path, checkpoint, description, card)
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.changes import Runs, check_runs, numbers_of
+from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 
@@ -129,6 +130,11 @@ class Admission:
     def __post_init__(self) -> None:
         if self.cached:
             check_runs(self.cached)
+
+    @property
+    def cut(self) -> PromptCut:
+        """Where its KV is cut."""
+        return PromptCut.of(self.prompt_tokens, self.sampling.kv_budget)
 
     @property
     def begins(self) -> bool:

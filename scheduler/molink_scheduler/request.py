@@ -17,6 +17,7 @@ __all__ = [
     "GRAMMAR_CHARS_MAX",
     "GREEDY_BELOW",
     "KEEP_S_MAX",
+    "KV_BUDGET_MIN",
     "LOGIT_BIAS_BYTES",
     "LOGIT_BIAS_COUNT_MAX",
     "LOGIT_BIAS_MAX",
@@ -67,6 +68,9 @@ GRAMMAR_CHAR_BYTES, LOGIT_BIAS_BYTES = 4, 64
 """Bytes of a character in UTF-8 at most; of a pair in memory, where an array takes more than its
 bytes on the wire."""
 
+
+KV_BUDGET_MIN = 0.1
+"""Least share of a prompt's tokens that layers may be asked to keep."""
 
 PREDICTION_TOKENS_MAX = 2**16
 """Most tokens of an answer's expected text: a source file of some 7,000 lines, a third of a
@@ -126,6 +130,9 @@ class SamplingParams:
     context: tuple[int, ...] = ()
     """The prompt's last tokens, behind which the answer's text is read: some tokenizers leave out
     the space in front of a text. Empty: it is a text of its own, as in a chat."""
+    kv_budget: float = 1.0
+    """Share of the prompt's tokens that most layers go on with once it is computed (`kv.cuts`); 1:
+    all. It changes the answer, so it goes wherever the other rules do, to each stage."""
 
     def __post_init__(self) -> None:
         _check_range("max_tokens", self.max_tokens, 1, 2**31)
@@ -138,6 +145,7 @@ class SamplingParams:
         _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above_low=True)
+        _check_range("kv_budget", self.kv_budget, KV_BUDGET_MIN, 1.0)
         if self.logprobs is not None:
             _check_range("logprobs", self.logprobs, 0, LOGPROBS_MAX)
         if self.prompt_logprobs is not None:

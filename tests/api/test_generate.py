@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,7 @@ async def test_every_sampling_field_reaches_the_service(service, serve, http):
         "top_p": 0.5,
         "top_k": 4,
         "min_p": 0.1,
+        "kv_budget": 0.25,
         "seed": 11,
         "frequency_penalty": -1,
         "presence_penalty": 1.5,
@@ -93,6 +95,17 @@ async def test_every_sampling_field_reaches_the_service(service, serve, http):
     assert {name: getattr(sampling, name) for name in asked} == asked
     assert sampling.stop == ("z",)
     assert sampling.stop_token_ids == (9, 3)
+
+
+async def test_a_model_with_latent_rows_has_no_budget(service, serve, http):
+    service.card = replace(service.card, has_latents=True)
+    url = await serve(service)
+    for budget, status in ((0.5, 400), (1, 200), (None, 200)):
+        asked = {"prompt": "x", "kv_budget": budget}
+        async with http.post(f"{url}/generate", json=asked) as response:
+            body = await response.json()
+            assert response.status == status, body
+            assert status == 200 or "leave 'kv_budget' out" in body["error"]["message"]
 
 
 async def test_defaults(service, serve, http):

@@ -67,6 +67,7 @@ SAMPLING = SamplingParams(
     logprobs=20,
     prompt_logprobs=20,
     skip_special_tokens=False,
+    kv_budget=0.25,
     logit_bias=((0, -100.0), (2**31 - 1, 0.5)),
     grammar='{"grammars":[{"lark_grammar":"start: \\"да\\""}]}',
 )

@@ -132,7 +132,7 @@ class SurvivingRing(ToyRing):
                 loaded_at = self.now + self.refill_s
                 self.push(loaded_at, lambda: self.loaded(ring, attempt, places))
             case ListRequests():
-                held = {one: live.held_tokens for one, live in self.live.items()}
+                held = {one: live.resumable_tokens for one, live in self.live.items()}
                 listed = requests_to_resume(held, self.kv_tokens, self.slots)
                 self.tell(RequestsListed(self.recovery.attempt, listed))
             case JoinEpoch(resumes):

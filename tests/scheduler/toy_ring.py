@@ -37,6 +37,7 @@ from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, Rin
 from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import blocks_for
 from molink_scheduler.kv.changes import NOWHERE, AwayBlocks, FetchBlocks, Fetched
+from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.kv.layer_class import LayerClass, WindowBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
@@ -76,6 +77,11 @@ class Live:
     sampling: SamplingParams
     tokens: list[int] = field(default_factory=list)
     held_tokens: int = 0
+
+    @property
+    def resumable_tokens(self) -> int:
+        is_cut = PromptCut.of(len(self.prompt), self.sampling.kv_budget).is_cut
+        return 0 if is_cut else self.held_tokens
 
     def submit(self, request_id: int) -> RequestSubmitted:
         return RequestSubmitted(
@@ -326,12 +332,14 @@ class ToyRing:
 
     # -- the coordinator -------------------------------------------------------------------------
 
-    def submit_at(self, at: float, prompt_tokens: int, max_tokens: int, seed: int) -> None:
+    def submit_at(
+        self, at: float, prompt_tokens: int, max_tokens: int, seed: int, budget: float = 1.0
+    ) -> None:
         number = len(self.answers)
         source = Random(number % 2) if self.prefix_cache else self.random
         prompt = tuple(source.randrange(VOCABULARY) for _ in range(prompt_tokens))
-        self.answers[number] = toy_answer(prompt, max_tokens, seed, self.stage_count)
-        live = Live(number, prompt, SamplingParams(max_tokens, seed=seed))
+        self.answers[number] = toy_answer(prompt, max_tokens, seed, self.stage_count, budget)
+        live = Live(number, prompt, SamplingParams(max_tokens, seed=seed, kv_budget=budget))
         self.push(at, lambda: self.submit(live))
 
     def submit(self, live: Live) -> None:

@@ -21,6 +21,7 @@ from molink_scheduler.kv.changes import (
     LowerBlocks,
     RetainBlocks,
 )
+from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.kv.layer_class import REWOUND_TOKENS_MAX, WindowBlocks
 from molink_scheduler.kv.tiers import DEVICE
 from molink_scheduler.request import SamplingParams
@@ -42,16 +43,25 @@ def mixed(*values: int) -> int:
     return crc32(repr(values).encode())
 
 
-def toy_answer(prompt: tuple[int, ...], max_tokens: int, seed: int, stages: int) -> list[int]:
+def toy_answer(
+    prompt: tuple[int, ...], max_tokens: int, seed: int, stages: int, budget: float = 1.0
+) -> list[int]:
     """What a ring answers that loses nobody."""
     chains, drawn = [0] * stages, list[int]()
     for token in prompt:
         row = feed(chains, token)
+    if PromptCut.of(len(prompt), budget).is_cut:
+        chains = [moved(chain) for chain in chains]
     while True:
         drawn.append(draw(row, drawn, seed))
         if len(drawn) == max_tokens:
             return drawn
         row = feed(chains, drawn[-1])
+
+
+def moved(number: int) -> int:
+    """What stands in the place of a row where KV was cut."""
+    return mixed(number, "moved")
 
 
 def feed(chains: list[int], row: int) -> int:
@@ -88,9 +98,12 @@ class ToyLayers:
     rows_computed: int = 0
     windows: "ToyWindows | None" = None
     """What they keep where they see the last tokens only."""
+    cuts: dict[int, PromptCut] = field(default_factory=dict)
+    """Where requests are cut, whose rows behind the whole blocks are others from then on."""
 
     def compute(self, batch: Batch, inputs: list[int]) -> list[int]:
         for admission in batch.admissions:
+            self.cuts[admission.request_id] = admission.cut
             if not admission.kept_tokens:
                 self.adopt(admission)
                 blocks = [self.cached[number] for number in admission.cached_numbers]
@@ -107,18 +120,25 @@ class ToyLayers:
         return outputs
 
     def compute_span(self, span: Span, inputs: list[int]) -> list[int]:
-        chain = self.kv[span.request_id]
+        chain, cut = self.kv[span.request_id], self.cuts.get(span.request_id)
         assert span.start <= len(chain), "a gap in the KV"
+        if cut is not None and cut.is_cut and len(chain) >= cut.prompt_tokens:
+            assert span.start >= cut.prompt_tokens, "what is cut cannot be computed again"
         kept = self.kept.get(span.request_id, 0)
         self.rows_again += max(0, min(span.end, kept) - span.start)
         del chain[span.start :]
+        outputs = list[int]()
         for row in inputs:
             before = chain[-1] if chain else (0,) * len(self.indices)
             here = list[int]()
             for number, index in zip(before, self.indices, strict=True):
                 here.append(row := mixed(number, row, index))
             chain.append(tuple(here))
-        return [here[-1] for here in chain[span.start :]]
+            outputs.append(row)
+            if cut is not None and cut.is_cut and len(chain) == cut.prompt_tokens:
+                for at in range(cut.whole_tokens, len(chain)):
+                    chain[at] = tuple(map(moved, chain[at]))
+        return outputs
 
     def adopt(self, admission: Admission) -> None:
         """Cached blocks that were rebuilt for a request are cached from now on."""
@@ -182,6 +202,7 @@ class ToyLayers:
     def release(self, request_id: int) -> None:
         self.kv.pop(request_id, None)
         self.kept.pop(request_id, None)
+        self.cuts.pop(request_id, None)
         if self.windows is not None:
             self.windows.blocks.release(request_id)
 

@@ -45,6 +45,7 @@ samplings = st.builds(
     frequency_penalty=st.floats(-2, 2),
     presence_penalty=st.floats(-2, 2),
     repetition_penalty=floats,
+    kv_budget=floats,
     stop=st.lists(st.text(min_size=1, max_size=4), max_size=2).map(tuple),
     stop_token_ids=token_tuples,
     logprobs=st.none() | st.integers(0, 20),

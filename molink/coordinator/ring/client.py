@@ -220,7 +220,7 @@ class RingClient:
     def to_resume(self) -> tuple[tuple[int, int], ...]:
         """The sequences that can go on; none where layers keep states that cannot go back."""
         ring = terms_now(self.ring.terms.ring, self.ring.stages)
-        held = {one: live.held_tokens for one, live in self._live.items()}
+        held = {one: live.resumable_tokens for one, live in self._live.items()}
         if ring.state_slots and not ring.can_go_back:
             return ()
         return requests_to_resume(held, ring.kv_tokens_capacity, ring.slots)
@@ -315,6 +315,7 @@ class RingClient:
             raise OverloadedError(busy)
         number = self._take_number() if number is None else number
         live = LiveSequence.of(number, request, output, patience, self.card, time.monotonic())
+        live.check_cut(self.ring.terms.ring)
         self._send(live)
         self._idle.clear()
         self._live[live.request_id] = live

@@ -22,6 +22,8 @@ from molink.wire.frames import (
     decode_message,
     encode_message,
 )
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.request import Request, SamplingParams, WishedTokens
 from molink_scheduler.routing.ring_forecast import RingState
 from molink_scheduler.token_ids import TOKEN_BYTES
@@ -202,6 +204,14 @@ class LiveSequence:
         _check_readable(live.request)
         return live
 
+    def check_cut(self, ring: RingTerms) -> None:
+        """Raise InvalidRequestError where a ring cannot cut its KV."""
+        if self.is_cut and ring.requests_max is not None:
+            raise InvalidRequestError(
+                "This ring lets KV lie in the PC's memory (--kv-host-tokens), where it cannot be "
+                "cut: leave 'kv_budget' out."
+            )
+
     def join(self, line: WaitingLine, now: float) -> None:
         """Wait in a ring's line, unless it waits or runs there."""
         if not self.has_token and self.wait is None:
@@ -270,6 +280,17 @@ class LiveSequence:
     def prompt_tokens(self) -> int:
         """Number of tokens of its prompt."""
         return len(self.packed) // TOKEN_BYTES
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether stages keep a part of its prompt's KV only."""
+        return PromptCut.of(self.prompt_tokens, self.sampling.kv_budget).is_cut
+
+    @property
+    def resumable_tokens(self) -> int:
+        """Its first tokens of which stages can go on with KV when one of them is replaced: none
+        where it is cut, as a replaced stage is sent the rows of all tokens, and cuts nothing."""
+        return 0 if self.is_cut else self.held_tokens
 
     @property
     def generated_tokens(self) -> int:

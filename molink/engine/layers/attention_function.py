@@ -32,9 +32,11 @@ from molink.engine.layers.lent_attention import LentStep
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.memory.kv_pool import KvPool, LayerKv
+from molink.engine.memory.prompt_cuts import WatchedRows
 from molink.engine.memory.step_plan import StepPlan
 from molink.engine.memory.window_pool import WindowPool
 from molink.errors import UnsupportedModelError
+from molink_scheduler.kv.cuts import WHOLE_LAYERS
 
 ATTENTION_NAME = "molink"
 """The name under which the library knows this function."""
@@ -73,13 +75,32 @@ class AttentionStep:
     """Parts of its attention, where some of its keys lie at a lender; None: none does."""
     windows: WindowPool = field(default_factory=WindowPool)
     """Pool of the layers that keep a window only."""
+    watched: WatchedRows | None = None
+    """Its rows by which prompts are cut; None: it has none."""
 
     def kept_by(self, layer_index: int) -> tuple[StepPlan, KvPool]:
         """The step's geometry over the blocks that a layer has, and their tensors."""
+        if self.plan.cut is not None and self._is_cut(layer_index):
+            return self.plan.cut, self.pool
         if layer_index not in self.windows.layers:
             return self.plan, self.pool
         assert self.plan.windowed is not None, "a step has tables for all classes of layers"
         return self.plan.windowed, self.windows.tensors
+
+    def _is_cut(self, layer_index: int) -> bool:
+        """Whether KV is cut in a layer: windows want to know how far away a key is."""
+        near = self.windows.layers | self.windows.spared
+        return layer_index >= WHOLE_LAYERS and layer_index not in near
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing in it wants more of a layer than its rows."""
+        return self.lent is None and self.watched is None
+
+    def see(self, layer_index: int, q_THA: torch.Tensor, variant: AttentionVariant) -> None:
+        """Set aside the queries by which prompts are cut in a layer."""
+        if self.watched is not None and self._is_cut(layer_index):
+            self.watched.see(layer_index, q_THA, variant)
 
     def written(
         self,
@@ -169,6 +190,7 @@ def attend(
         return _attend_latents(step, module, key, expansion, q_THA, window, variant)
     rows = (q_THA, key[0].transpose(0, 1), value[0].transpose(0, 1))
     q_THA, layer = step.written(module.layer_idx, *rows, put_off)
+    step.see(module.layer_idx, q_THA, variant)
     plan, pool = step.kept_by(module.layer_idx)
     layer_rows = LayerRows(plan.batch, pool, layer, q_THA, window, variant)
     if step.lent is not None and plan is step.plan:

@@ -9,7 +9,7 @@ times a scale is exact in fp32. Scales per channel of keys (finer for models wit
 channels) were rejected: they are known only when a block is full, and until then the block would
 have to be kept in 16 bits.
 
-Shapes: S slots, N tokens, T rows of a step, K kv heads, A size of a key or value.
+Shapes: S slots, N tokens or slots, T rows of a step, K kv heads, A size of a key or value.
 """
 
 import ctypes
@@ -76,6 +76,14 @@ class KvRows:
         codes_TKA, scales_TK = quantize(rows_TKA)
         self.rows_SKA.index_copy_(0, slots_T, codes_TKA)
         self.scales_SK.index_copy_(0, slots_T, scales_TK)
+
+    def move(self, from_KN: torch.Tensor, to_N: torch.Tensor) -> None:
+        """Copy what stands in some slots, of each kv head its own, to others, where any of the same
+        may be written over."""
+        head_K1 = torch.arange(self.kv_heads, device=to_N.device)[:, None]
+        for tensor in (self.rows_SKA, self.scales_SK):
+            if tensor is not None:
+                tensor.index_copy_(0, to_N, tensor[from_KN, head_K1].transpose(0, 1))
 
     def give_back(self, start: int, stop: int) -> None:
         """Let the system have the memory of some slots, whose whole pages are zeros again."""

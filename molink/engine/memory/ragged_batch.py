@@ -28,6 +28,7 @@ import torch
 
 from molink.engine.device.streams import uploaded
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.cuts import PromptCut
 
 FEW_SPAN_ROWS = 8
 """Spans of at most so many rows split their keys: decode, and drafts that are checked."""
@@ -66,6 +67,11 @@ class RaggedSpan:
         keys = min(self.keys, BLOCK_TOKENS * (held[-1] + 1)) - gone
         blocks = [self.blocks[place] for place in held]
         return replace(self, start=self.start - gone, keys=keys, blocks=blocks)
+
+    def behind_cut(self, cut: PromptCut) -> "RaggedSpan":
+        """Span of the same rows, all behind a cut, over what is kept."""
+        start, keys = self.start - cut.moved_tokens, self.keys - cut.moved_tokens
+        return replace(self, start=start, keys=keys, blocks=self.blocks[cut.whole_blocks :])
 
     def over_copy(self, first: int) -> "RaggedSpan":
         """Span of the same rows, alone, over a copy of their keys that begins at position

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from molink.engine.device.streams import uploaded
+from molink.engine.memory.prompt_cuts import PromptCuts
 from molink.engine.memory.ragged_batch import (
     RaggedBatch,
     RaggedSpan,
@@ -51,6 +52,9 @@ class StepPlan:
     """Numbers that went up in the same copy as they are: those that sampling wants."""
     windowed: "StepPlan | None" = None
     """The same rows in layers with a window, which have blocks of their own; None: none has."""
+    cut: "StepPlan | None" = None
+    """The same rows in layers whose KV is cut, where they stand before their positions, which are
+    told by the plan for whole layers; None: none of their requests was cut yet."""
 
     @classmethod
     def of(
@@ -94,8 +98,8 @@ class StepPlan:
     @property
     def tile_sizes(self) -> tuple[TileRows, ...]:
         """Sizes of the tiles into which its batch has been cut, by layers of all kinds."""
-        near = () if self.windowed is None else self.windowed.batch.tile_sizes
-        return tuple(dict.fromkeys((*self.batch.tile_sizes, *near)))
+        plans = filter(None, (self, self.windowed, self.cut))
+        return tuple(dict.fromkeys(size for plan in plans for size in plan.batch.tile_sizes))
 
 
 def plan_step(
@@ -106,20 +110,25 @@ def plan_step(
     tile_sizes: Collection[TileRows] = (),
     settings: Sequence[np.ndarray] = (),
     windows: WindowBlocks | None = None,
+    cuts: PromptCuts | None = None,
 ) -> StepPlan:
     """Plan a batch whose blocks have been grown already; `windows`: those of layers with a window,
-    where some have one."""
+    where some have one; `cuts`: where its requests are cut, if some may be."""
     spans, near, row = list[RaggedSpan](), list[Sequence[int]](), 0
+    moved, is_cut = list[RaggedSpan](), False
     for span in batch.spans:
         table = kv.table(span.request_id)
+        cut = cuts.behind(span) if cuts is not None else None
         pieces = list(_attended(batch, span))
-        spans += [
-            RaggedSpan(row + at, rows, start, start + rows, table) for at, rows, start in pieces
-        ]
+        own = [RaggedSpan(row + at, rows, start, start + rows, table) for at, rows, start in pieces]
+        spans += own
+        moved += own if cut is None else [one.behind_cut(cut) for one in own]
+        is_cut |= cut is not None
         if windows is not None:
             near += [windows.table(span.request_id)] * len(pieces)
         row += span.tokens
-    return StepPlan.of(spans, device, beside, tile_sizes, settings, near)
+    plan = StepPlan.of(spans, device, beside, tile_sizes, settings, near)
+    return replace(plan, cut=StepPlan.of(moved, device, (), tile_sizes)) if is_cut else plan
 
 
 def _attended(batch: Batch, span: Span) -> Iterator[tuple[int, int, int]]:

@@ -138,8 +138,8 @@ class PlainLayer:
         **kwargs: Any,
     ) -> torch.Tensor:
         """Rows [1, T, D] of the step under way, computed in place of the module's own method. Where
-        attention is in parts the module's own code computes them."""
-        if current_step().lent is not None and self._own_forward is not None:
+        attention is in parts, or chooses what is kept, the module's own code computes them."""
+        if not current_step().is_plain and self._own_forward is not None:
             given = {"position_embeddings": position_embeddings, **kwargs}
             return self._own_forward(hidden_states, *args, **given)
         step = begin_layer(self.parts.index, self.parts.window)

@@ -13,7 +13,7 @@ the ring goes on without it (decision 41).
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -51,8 +51,9 @@ def computed(
 
     Raises DeviceMemoryError when they found none either, or when the step cannot be repeated.
     """
-    if inputs.batch.tokens > (rows_max := _rows_max(stage, inputs.batch.tokens)):
-        pieces = _pieces(inputs, rows_max)
+    rows_max, ends = _rows_max(stage, inputs.batch.tokens), _prompt_ends(stage, inputs.batch)
+    if inputs.batch.tokens > rows_max or ends:
+        pieces = _pieces(inputs, rows_max, ends)
         return _joined([computed(stage, one, interrupt, make_room) for one in pieces])
     whole = _tried(stage, inputs, interrupt)
     if whole is not None:
@@ -101,10 +102,19 @@ def _rows_max(stage: Executor, rows: int) -> int:
     return min([*lent, STEP_ROWS_MAX if has_windows else rows])
 
 
-def _pieces(inputs: TensorInputs, rows_max: int) -> Iterator[TensorInputs]:
-    """Steps that compute one after the other what one does for which there is no room."""
+def _prompt_ends(stage: Executor, batch: Batch) -> set[int]:
+    """Rows of a batch before which a prompt ends whose KV is cut before the next row: stages lay
+    spans of a request together, as those of an answer that is computed again."""
+    return {row for part in parts_of(stage) for row in part.cuts.rows_inside(batch)}
+
+
+def _pieces(
+    inputs: TensorInputs, rows_max: int, ends: Collection[int] = ()
+) -> Iterator[TensorInputs]:
+    """Steps that compute one after the other what one does for which there is no room, or which
+    has to end at these rows."""
     batch, token_ids, hidden_TD = inputs
-    for start, end in pairwise(_cuts(batch, rows_max)):
+    for start, end in pairwise(sorted({*ends, *_cuts(batch, rows_max)})):
         rows = slice(start, end)
         yield TensorInputs(
             cut_rows(batch, rows.start, rows.stop),

@@ -3,7 +3,7 @@
 Shapes: T rows, D hidden size, X hidden size or, of logits, words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,17 @@ class Forward:
         self._calls.check(attention.layers_called)
         rows_TX: torch.Tensor = out[0]
         return rows_TX
+
+    def check(self, batch: Batch, known: Container[int]) -> None:
+        """Raise StageError for a batch with rows of a request that is not `known`, or of none that
+        the model means anything for."""
+        for span in batch.spans:
+            if span.request_id not in known:
+                raise StageError(f"batch {batch.batch_id}: request {span.request_id} is unknown")
+            if span.end > self.description.model_len_max:
+                raise StageError(
+                    f"batch {batch.batch_id}: position {span.end} is beyond the model's length"
+                )
 
     def ids(self, batch: Batch, token_ids: Sequence[int] | None) -> Sequence[int]:
         """Token ids of a batch where the stage or its drafts read them. Raises StageError where

@@ -38,6 +38,7 @@ from molink.engine.layers.quantized_linear import use_cuda_kernels
 from molink.engine.layers.staged_mixer import RecurrentStep, StagedMixer
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.moving_blocks import MovingBlocks
+from molink.engine.memory.prompt_cuts import PromptCuts
 from molink.engine.memory.ragged_batch import TileRows
 from molink.engine.memory.recurrent_rows import decode_index, recurrent_spans
 from molink.engine.memory.state_pool import StatePool
@@ -60,7 +61,6 @@ from molink.engine.step.graphs.static_inputs import StaticInputs
 from molink.engine.step.lending import Lending, has_lent, make_room_for, reading
 from molink.engine.step.step_output import StepOutput
 from molink.engine.step.warm_up import run_span, run_tokens
-from molink.errors import StageError
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 from molink_scheduler.kv.snapshots import snapshot_slots
@@ -102,6 +102,7 @@ class StageExecutor:
     """Most tokens of each admitted request."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
     moving: MovingBlocks = field(default_factory=MovingBlocks)
+    cuts: PromptCuts = field(default_factory=PromptCuts)
     lending: Lending | None = None
     """Its blocks that lie at a lender; None: it has none."""
     drafter: TailLayer | None = None
@@ -263,6 +264,7 @@ class StageExecutor:
             self.states.begin(admission.request_id, admission.snapshot)
             self.windows.begin(admission.request_id, admission.snapshot)
         self._expected[admission.request_id] = admission.tokens_expected
+        self.cuts.admit(admission)
         if self.is_tail:
             grammars = self.grammars if admission.sampling.grammar else None
             constraint = None if grammars is None else grammars.constrain(admission)
@@ -275,6 +277,7 @@ class StageExecutor:
         self.kv.release(release.request_id)
         self.states.release(release.request_id)
         self.windows.release(release.request_id)
+        self.cuts.release(release.request_id)
         self._expected.pop(release.request_id, None)
         self._histories.pop(release.request_id, None)
         if self.drafter is not None:
@@ -301,21 +304,15 @@ class StageExecutor:
         with torch.inference_mode(), self._transfers.timed(batch.batch_class is DECODE) as time:
             output = self._computed(batch, token_ids, hidden_TD, interrupt)
             self.states.keep(batch.snapshots)
+            self.cuts.computed(batch.spans, self.kv, self._pool)
         self.windows.computed(batch.spans, batch.snapshots)
         ids = tuple(token_ids or ()) if self.takes_token_ids and not self.is_tail else None
         return replace(output, token_ids=ids, computed_s=time.seconds)
 
-    # -- one step -------------------------------------------------------------------------------
-
     def _grow(self, batch: Batch) -> None:
         make_room_for(self.lending, batch)
+        self._forward.check(batch, self._expected)
         for span in batch.spans:
-            if span.request_id not in self._expected:
-                raise StageError(f"batch {batch.batch_id}: request {span.request_id} is unknown")
-            if span.end > self.description.model_len_max:
-                raise StageError(
-                    f"batch {batch.batch_id}: position {span.end} is beyond the model's length"
-                )
             self.kv.grow(span.request_id, span.end, self._expected[span.request_id])
         self.windows.grow(batch.spans)
         self.moving.make_way(self.kv, batch)
@@ -334,7 +331,8 @@ class StageExecutor:
         ids = self._forward.ids(batch, token_ids)
         rows_TD = self._forward.rows_in(batch, hidden_TD, self._transfers)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
-        graphs = None if self.moving.of(batch) or has_lent(self.lending, batch) else self._graphs
+        is_apart = has_lent(self.lending, batch) or self.cuts.is_behind_any(batch)
+        graphs = None if self.moving.of(batch) or is_apart else self._graphs
         computed = None if graphs is None else graphs.rows(*given)
         if computed is None:
             is_prompt = batch.batch_class is PREFILL
@@ -367,12 +365,14 @@ class StageExecutor:
         recurrent = recurrent_spans(batch, self.states) if self._mixers else []
         beside = token_ids, keep, decode_index(recurrent)
         near = self.windows.blocks if self.windows.layers else None
-        plan = plan_step(batch, self.kv, self.device, beside, self._tile_sizes, settings, near)
+        given = beside, self._tile_sizes, settings, near, self.cuts
+        plan = plan_step(batch, self.kv, self.device, *given)
         ids_T, keep_R, mixed = plan.beside
         rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
         recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt)
         attention = self._attention(plan, recurrence)
         attention.arriving, kept = self.moving.of(batch), keep_R if keep else None
+        attention.watched = self.cuts.watched(batch)
         with reading(self.lending, plan.batch.spans) as attention.lent:
             out_TX = self._forward.rows(ids_T, rows_TD, attention, recurrence, kept)
         self._tile_sizes = plan.tile_sizes

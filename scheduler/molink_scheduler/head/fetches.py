@@ -159,5 +159,5 @@ class Fetches:
 
 def prompt_of(sequence: Sequence) -> tuple[str, bytes, int]:
     """Salt and tokens by which a request is cached, and the most blocks that it may begin with."""
-    blocks_max = (len(sequence.known) - 1) // BLOCK_TOKENS
+    blocks_max = min(len(sequence.known) - 1, sequence.shared_tokens) // BLOCK_TOKENS
     return sequence.request.cache_salt, sequence.packed, blocks_max

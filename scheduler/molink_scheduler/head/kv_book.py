@@ -158,7 +158,7 @@ class KvBook:
         return changes
 
     def _cache(self, sequence: Sequence) -> list[CacheChange]:
-        blocks = sequence.returned_tokens // BLOCK_TOKENS
+        blocks = min(sequence.returned_tokens, sequence.shared_tokens) // BLOCK_TOKENS
         if not (self.cache.is_on and sequence.admitted) or blocks <= sequence.cached_blocks:
             return []
         if not sequence.is_cached or sequence.returned_tokens <= sequence.kept_tokens:
@@ -226,5 +226,6 @@ def _needs_own_rows(sequence: Sequence) -> bool:
 
 def _common_blocks(sequence: Sequence, other: Sequence) -> int:
     """Whole blocks of a waiting request that one under way is to compute as well."""
-    blocks = min(len(sequence.known) - 1, len(other.known)) // BLOCK_TOKENS
+    tokens = min(len(sequence.known) - 1, sequence.shared_tokens, other.shared_tokens)
+    blocks = tokens // BLOCK_TOKENS
     return common_blocks(sequence.packed[: blocks * BLOCK_BYTES], other.packed, BLOCK_BYTES)

@@ -16,19 +16,25 @@ from itertools import chain
 from molink_scheduler.batch import DECODE, Span
 from molink_scheduler.events import BatchReturned, SampledToken
 from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.timing.round_tracker import stamps_objection
 
 
-def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None) -> str | None:
+def request_objection(request: Request, kv: KvLedger, settings: HeadSettings) -> str | None:
     """Why a request cannot be computed on this ring; None: it can, when there is room."""
     name, tokens = f"request {request.request_id}", request.tokens_max
     if blocks_for(tokens) > kv.blocks_most:
         return f"{name} may grow to {tokens} tokens, the ring holds {kv.blocks_most * BLOCK_TOKENS}"
     if len(request.output) >= request.sampling.max_tokens:
         return f"{name} has all of its {request.sampling.max_tokens} tokens"
+    is_cut = PromptCut.of(request.prompt_tokens, request.sampling.kv_budget).is_cut
+    if is_cut and settings.ring.requests_max is not None:
+        return f"{name} is to be cut, and no KV is where some of it lies at lenders"
+    limits = settings.limits
     if limits is None:
         return None
     if tokens > limits.sequence_tokens_max:

@@ -221,7 +221,7 @@ class HeadScheduler:
     def _submit(self, request: Request) -> list[Refuse]:
         if request.request_id in self._sequences:
             return [Refuse(f"request {request.request_id} was submitted twice")]
-        if (objection := request_objection(request, self.kv, self.settings.limits)) is not None:
+        if (objection := request_objection(request, self.kv, self.settings)) is not None:
             return [RefuseRequest(objection, request.request_id)]
         sequence = Sequence(request)
         if (objection := self.kept.take_up(sequence)) is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.kv.owners import split_salt
 from molink_scheduler.request import Request
 from molink_scheduler.token_ids import TOKEN_BYTES
@@ -86,6 +87,12 @@ class Sequence:
     def begun_tokens(self) -> int:
         """First tokens of the request that were cached when it was admitted."""
         return BLOCK_TOKENS * sum([blocks for _, blocks in self.cached_runs])
+
+    @property
+    def shared_tokens(self) -> int:
+        """First tokens of which it may share blocks with others: all, unless its KV is cut."""
+        cut = PromptCut.of(self.request.prompt_tokens, self.request.sampling.kv_budget)
+        return cut.whole_tokens if cut.is_cut else len(self.known)
 
     @property
     def generated_tokens(self) -> int:

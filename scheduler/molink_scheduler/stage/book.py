@@ -210,7 +210,7 @@ class StageBook:
                 if (objection := self._refill_objection(held, admission)) is not None:
                     return objection
                 refilled |= self.table.owed(admission.cached_numbers)
-            if kept and (held is None or not held.is_kept_up_to(kept)):
+            if kept and (held is None or not held.is_kept_up_to(kept) or admission.cut.is_cut):
                 return f"{kept} tokens of request {admission.request_id} were not kept"
             if (objection := self._begun_objection(admission, refilled)) is not None:
                 return objection
@@ -241,7 +241,8 @@ class StageBook:
         if not admission.begins:
             return None
         blocks, known = admission.cached_blocks, self.table.count(DEVICE) + len(refilled)
-        if blocks * BLOCK_TOKENS >= admission.tokens_expected or blocks > known:
+        is_long = blocks * BLOCK_TOKENS >= admission.tokens_expected or blocks > known
+        if is_long or not admission.cut.may_share(blocks):
             return f"request {admission.request_id} is to begin with {blocks} cached blocks"
         if admission.kept_tokens or not self.table.has(admission.cached_numbers, refilled):
             return (
@@ -262,6 +263,8 @@ class StageBook:
         held, end = self._held.get(kept.request_id), kept.first_block + kept.blocks
         if held is None or kept.blocks < 1 or end * BLOCK_TOKENS > held.computed_tokens:
             return f"blocks of request {kept.request_id} are to be cached that are not computed"
+        if held.admission is not None and not held.admission.cut.may_share(end):
+            return f"blocks of request {kept.request_id} are to be cached that it cuts"
         if kept.blocks > self.kv.own_blocks(kept.request_id):
             return f"blocks of request {kept.request_id} are to be cached twice"
         return None

@@ -1,15 +1,18 @@
 """Requests whose ring has lost stages: what is computed anew, and when it is given up."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from molink.coordinator.ring import client as ring_client
-from molink.errors import StageError
+from molink.errors import InvalidRequestError, StageError
+from molink.serving.service import GenerationRequest
 from molink.wire.frames import Cancel, ChangeCache, SetCodec, TokenSample
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.changes import AwayBlocks, RetainBlocks
+from molink_scheduler.request import SamplingParams
 from tests.coordinator.ring.ring_serving import (
     LENGTH,
     Serving,
@@ -122,3 +125,32 @@ async def test_who_goes_away_or_comes_during_a_loss_is_told_afterwards():
         assert cancelled == Cancel(gone_id)
         s.links.tell(TokenSample(submitted.request.request_id, 5, LENGTH))
         assert await new == [5]
+
+
+def cut_request() -> GenerationRequest:
+    return GenerationRequest((1,) * 50, SamplingParams(max_tokens=5, kv_budget=0.7))
+
+
+async def test_a_request_that_is_cut_is_computed_anew_when_a_stage_is_lost():
+    """A replaced stage would be sent the rows of all tokens, and survivors have lost some."""
+    async with Serving() as s:
+        answer = asyncio.create_task(s.drain(cut_request()))
+        request_id = await s.submitted()
+        s.links.tell(TokenSample(request_id, 7))
+        await until(lambda: s.client.tokens_sent == 1)
+        assert s.client.to_resume() == ()
+        s.client.pause()
+        s.client.go_on(next_ring(s), going_on(), "lost")
+        again = s.links.sent[-1].request
+        assert again.request_id != request_id and again.output == (7,)
+        assert again.sampling.kv_budget == 0.7 and again.prompt_tokens == 50
+        answer.cancel()
+
+
+async def test_a_ring_that_lends_kv_cuts_none():
+    async with Serving() as s:
+        terms = SimpleNamespace(ring=RingTerms(64, requests_max=8))
+        s.client.ring = SimpleNamespace(stages=s.stages, terms=terms)
+        with pytest.raises(InvalidRequestError, match=r"--kv-host-tokens.*leave 'kv_budget' out"):
+            await s.drain(cut_request())
+        assert not s.links.sent

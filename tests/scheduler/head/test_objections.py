@@ -163,3 +163,14 @@ def test_the_copy_of_a_return_changes_nothing():
     assert head.handle(back, 0.0) == []
     assert head.handle(back, 0.0) == []
     assert next_run(head).token_ids == (8,)
+
+
+@pytest.mark.parametrize(
+    ("lends", "budget", "prompt", "is_taken"),
+    [(True, 0.5, 40, False), (True, 1.0, 40, True), (True, 0.5, 20, True), (False, 0.5, 40, True)],
+)
+def test_a_ring_that_lends_blocks_cuts_no_prompt(lends, budget, prompt, is_taken):
+    head = head_of(requests_max=4 if lends else None)
+    sampling = SamplingParams(max_tokens=4, kv_budget=budget)
+    refusals = submit(head, Request(1, token_bytes((1,) * prompt), sampling))
+    assert refusals == [] if is_taken else "lies at lenders" in refusals[0].reason

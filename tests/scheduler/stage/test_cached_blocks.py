@@ -164,3 +164,31 @@ def test_a_ring_goes_on_when_a_stage_is_told_of_blocks_that_it_does_not_hold(
 def test_what_no_cache_can_mean_is_no_message(made):
     with pytest.raises(ValueError, match="cache"):
         made()
+
+
+CUT = SamplingParams(max_tokens=8, kv_budget=0.5)
+"""Of 80 tokens 40 are kept: in the third block and those behind it nothing is what it was."""
+
+
+def test_blocks_of_a_cut_request_are_shared_in_front_of_its_cut_only(queue):
+    cut = Admission(2, 80, 88, CUT, cached=((3, 2),))
+    assert (
+        queue.handle(BatchArrived(Batch(0, PREFILL, -1, (Span(2, 32, 80, False),), (cut,))), 0.0)
+        == ()
+    )
+    queue.computed(RunBatch(queue.next_batch(0.0, 0.0)[1].batch), 0.01, 0.0)
+    kept = KeepBlocks((KeptBlocks(2, 2, 9, 1),))
+    assert changed(queue, kept) == "blocks of request 2 are to be cached that it cuts"
+
+
+@pytest.mark.parametrize(
+    ("admission", "start", "why"),
+    [
+        (Admission(2, 60, 68, CUT, cached=((3, 2),)), 32, "is to begin with 2 cached blocks"),
+        (Admission(1, 80, 88, CUT, kept_tokens=40), 40, "40 tokens of request 1 were not kept"),
+    ],
+)
+def test_a_cut_request_begins_with_no_more_and_is_never_kept(queue, admission, start, why):
+    span = Span(admission.request_id, start, start + 1, False)
+    (refusal,) = queue.handle(BatchArrived(Batch(0, PREFILL, -1, (span,), (admission,))), 0.0)
+    assert why in refusal.reason
