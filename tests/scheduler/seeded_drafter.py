@@ -43,7 +43,8 @@ class SeededDrafter:
         told = self.told.get(ask.request_id, [])[: ask.start]
         assert len(told) == ask.start, "it was not told of all tokens"
         self.told[ask.request_id] = told = [*told, *ask.tokens]
-        assert 1 <= ask.width <= DRAFTS_MAX and ask.tokens
+        assert min(ask.width, ask.copies) >= 0 and ask.tokens
+        assert 1 <= max(ask.width, ask.copies) <= DRAFTS_MAX
         assert text is ask.tokens or told == [*text[: len(told)]]
         drafts = tuple(self.guessed(text[ask.position : ask.position + ask.width]))
         self.drafts += len(drafts)

@@ -50,7 +50,7 @@ class Copying:
         text = self._texts.get(ask.request_id)
         if text is None or text.waiting or text.tokens != ask.position:
             return False
-        if drafts := text.index.propose(ask.width):
+        if drafts := text.index.propose(ask.copies):
             self._drafts[ask.request_id] = drafts
         return bool(drafts)
 

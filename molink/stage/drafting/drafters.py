@@ -215,7 +215,7 @@ class Drafters:
     def _answered(self, ask: DraftAsk, ids: tuple[int, ...]) -> Draft:
         by = self._by.pop(ask.request_id, None)
         name = "" if by is None else by.figures.name
-        draft = Draft(ask.request_id, ask.position, ids[: ask.width], name)
+        draft = Draft(ask.request_id, ask.position, ids[: ask.width_of(name)], name)
         del self._asked[ask.request_id]
         if by is not None and draft.token_ids:
             self._given[ask.request_id] = by, draft

@@ -164,7 +164,7 @@ class ModelDrafter:
     def begin(self, ask: DraftAsk) -> bool:
         """Whether it will draft: it has nearly caught up with the text."""
         request = self._requests.get(ask.request_id)
-        if request is None or request.is_late:
+        if request is None or request.is_late or ask.width < 1:
             return False
         request.wanted = ask.width
         self._asked[ask.request_id] = request

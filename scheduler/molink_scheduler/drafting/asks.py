@@ -9,6 +9,7 @@ Pure.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from molink_scheduler.drafting.proposals import COPY
 from molink_scheduler.request import SamplingParams
 
 
@@ -23,7 +24,9 @@ class DraftAsk:
     """Tokens known that were not told yet, at least one; all of them in a ring's new epoch."""
     sampling: SamplingParams
     width: int
-    """Most drafts that are of use, at least one."""
+    """Most drafts of a model that are of use; at least one of this and `copies` is of use."""
+    copies: int = 0
+    """Most tokens that are of use if they are copied."""
     prediction: tuple[int, ...] = ()
     """Text that the answer may repeat, where `start` is 0."""
 
@@ -31,6 +34,10 @@ class DraftAsk:
     def position(self) -> int:
         """Position of the first draft."""
         return self.start + len(self.tokens)
+
+    def width_of(self, by: str) -> int:
+        """Most drafts that are of use if they are made by a drafter of this name."""
+        return self.copies if by == COPY else self.width
 
 
 class Draft(NamedTuple):
@@ -47,8 +54,8 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AskDrafts:
-    """Decision: have drafters guess, and tell `Drafted` for each of these, soon: a request goes
-    round once its answer is there."""
+    """Decision: have drafters guess, and tell `Drafted` for each of these, soon: requests that came
+    back together go round once all answers are there."""
 
     asks: tuple[DraftAsk, ...]
 

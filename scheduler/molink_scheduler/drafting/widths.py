@@ -43,10 +43,9 @@ CYCLE_S_MIN = 1e-6
 """Least cycle: a ring that has measured none of its costs would make endless tokens a second."""
 
 PROBE_ROUNDS, PROBE_ROUNDS_MAX = 32, 256
-"""Rounds without a draft after which one is tried, or a text that can be guessed again would never
-be found out; twice as many after each try that was wrong, up to the second figure. Who waits for a
-draft misses its micro-batch: with one in 32 rounds, 16 users lost 3 % to a drafter that is always
-wrong."""
+"""Rounds without a draft after which one is made and compared, or a text that can be guessed again
+would never be found out; twice as many after each one that was wrong, up to the second figure: it
+is no row of the ring, but takes a step of the head's device, or the tail's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +153,14 @@ class _User:
     probe_after: int = PROBE_ROUNDS
     """Rounds without a draft after which the next is tried."""
 
-    def probing(self) -> int:
-        """Drafts of this round: now and then one where none is worth its price."""
-        self.rounds_without = 0 if self.width else self.rounds_without + 1
+    def probes(self) -> bool:
+        """Whether one is made in this round, as in one of many where none is worth its price."""
+        self.rounds_without += 1
         if self.rounds_without < self.probe_after:
-            return self.width
+            return False
         self.rounds_without = 0
         self.probe_after = min(2 * self.probe_after, PROBE_ROUNDS_MAX)
-        return 1
+        return True
 
 
 @dataclass(slots=True)
@@ -195,7 +194,15 @@ class DraftWidths:
         served.rounds_left -= 1
         if served.rounds_left < 0:
             self._choose(kind.by, served)
-        return min(user.probing() if served.may_pay else user.width, self.most)
+        if user.width:
+            user.rounds_without = 0
+        return min(user.width, self.most)
+
+    def probes(self, request_id: int, kind: DraftKind) -> bool:
+        """Whether one draft is to be made where `width` has just been 0, and compared only: now and
+        then, where one that is surely right would pay."""
+        served = self._served[kind.by]
+        return served.may_pay and self.most > 0 and served.users[request_id].probes()
 
     def judged(self, request_id: int, kind: DraftKind, tried: int, right: int) -> None:
         """Learn that the first `right` of a request's `tried` drafts came true."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from molink_scheduler.batch import Span
-from molink_scheduler.drafting.asks import Drafted
+from molink_scheduler.drafting.asks import AskDrafts, Drafted
 from molink_scheduler.events import Refuse
 from molink_scheduler.head.drafts import DRAFTED_ROWS_MAX, HeadDrafts, NoDrafts
 from molink_scheduler.head.kv_book import KvBook
@@ -55,7 +55,10 @@ class DecodeBatcher:
     """Spans with which each micro-batch under way has left."""
     _members: set[int] = field(init=False, default_factory=set)
     _ready: dict[int, Sequence] = field(init=False, default_factory=dict)
-    """Members that could depart now, in the order in which their tokens came."""
+    """Members that could depart now, or once there are drafts, in the order in which their tokens
+    came."""
+    _kept: dict[int, int] = field(init=False, default_factory=dict)
+    """Slots that are kept for companies which wait for drafts."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -68,8 +71,18 @@ class DecodeBatcher:
         """Let a sequence depart, for the first time or again: its next token is known. If drafters
         are asked, it departs once they have answered."""
         self._members.add(sequence.request_id)
-        if not self.drafts.ask(sequence, hold=self._holds_widths):
-            self._ready[sequence.request_id] = sequence
+        self._ready[sequence.request_id] = sequence
+        self.drafts.ask(sequence, hold=self._holds_widths)
+
+    def take_asks(self, slot: int) -> list[AskDrafts]:
+        """What drafters are asked about those whose tokens have just come. The `slot` of their
+        micro-batch stays theirs until all is answered, or who is ready by then would leave in it
+        and they with another one; -1: it was none."""
+        asks, company = self.drafts.take_asks()
+        if slot >= 0 and self.drafts.awaits(company):
+            self.micro_batches.departed(slot)
+            self._kept[slot] = company
+        return asks
 
     @property
     def _holds_widths(self) -> bool:
@@ -78,9 +91,7 @@ class DecodeBatcher:
 
     def drafted(self, event: Drafted) -> list[Refuse]:
         """Let those depart whose drafters have answered; what was wrong with an answer."""
-        ready, refused = self.drafts.answered(event)
-        self._ready |= {one.request_id: one for one in ready}
-        return refused[:1]
+        return self.drafts.answered(event)[:1]
 
     def leave(self, request_id: int) -> None:
         """A sequence ends or is preempted; one that never decoded may be named."""
@@ -98,6 +109,7 @@ class DecodeBatcher:
 
         `has_room` is asked of each before it goes: False leaves it behind for now.
         """
+        self._free_kept()
         slot = self.micro_batches.free_slot()
         if slot is None or not (spans := self._take_along(has_room)):
             return None
@@ -107,6 +119,13 @@ class DecodeBatcher:
         rows = sum([span.tokens for span in spans])
         self.tracker.departed(slot, rows, now, len(spans), passes)
         return Departure(slot, spans)
+
+    def _free_kept(self) -> None:
+        """Free the slots of companies that wait no more."""
+        kept, awaits = self._kept, self.drafts.awaits
+        for slot in [slot for slot, company in kept.items() if not awaits(company)]:
+            del kept[slot]
+            self.micro_batches.returned(slot)
 
     def departed(self, slot: int) -> list[Span] | None:
         """The spans with which the micro-batch in a slot left; None: none is under way."""
@@ -132,19 +151,20 @@ class DecodeBatcher:
             )
 
     def _take_along(self, has_room: Callable[[Sequence], bool]) -> list[Span]:
-        ready, spans = self._ready, list[Span]()
-        share = self.micro_batches.share(len(self._members), len(ready))
+        ready, spans, drafts = self._ready, list[Span](), self.drafts
+        may_go = [one for one in ready.items() if not drafts.awaits(drafts.company_of(one[0]))]
+        share = self.micro_batches.share(len(self._members), len(may_go))
         drafts_left, hold = DRAFTED_ROWS_MAX - share, self._holds_widths
-        for request_id, sequence in list(ready.items()):
+        for request_id, sequence in may_go:
             if len(spans) == share:
                 break
             # Asked for each anew: making room for one may have preempted another.
             if request_id in ready and has_room(sequence):
                 del ready[request_id]
-                drafts = self.drafts.take(sequence, drafts_left)
-                drafts_left -= len(drafts)
-                span = sequence.take_drafts(drafts) if drafts else sequence.take_span(1)
-                spans.append(self.drafts.wanting(span, sequence, hold=hold))
+                taken = drafts.take(sequence, drafts_left)
+                drafts_left -= len(taken)
+                span = sequence.take_drafts(taken) if taken else sequence.take_span(1)
+                spans.append(drafts.wanting(span, sequence, hold=hold))
         return spans
 
 

@@ -23,8 +23,10 @@ TRIPS_TO_SETTLE = 8
 """Trips after a change that are not judged, or one of each micro-batch if those are more: the
 pipeline fills, links probe."""
 
-TRIPS_TO_JUDGE = 24
-"""Trips measured before a count is judged: about three seconds on home links."""
+TRIPS_TO_JUDGE, ROUNDS_TO_JUDGE = 24, 8
+"""Trips measured before a count is judged, or those of so many rounds if they are fewer: a trip of
+one micro-batch is a whole round, and eight users with drafts went for 32 of them, of a quarter of a
+second each, before they went in eight."""
 
 HOLD_S = 600.0
 """How long a count that disappointed is left alone: a try costs a second of slower rounds."""
@@ -110,7 +112,7 @@ class MicroBatchChoice:
             self._measure_anew(None)
         self._users = running_count
         self._now.add(round_s, max(1, running_count))
-        if self._now.trips >= TRIPS_TO_JUDGE:
+        if self._now.trips >= min(TRIPS_TO_JUDGE, ROUNDS_TO_JUDGE * self.count):
             self._judge(model(), now)
         return self.count
 

@@ -3,18 +3,15 @@
 A running request belongs to no fixed group. Whenever the head's device is free and fewer than
 `count` micro-batches are under way, the requests that are ready depart together, at most their even
 share. So groups balance themselves as requests come and go, and a new count takes effect as batches
-return: no request is moved while under way, and no token is lost. Nor does a request stay behind
-for half a round only because shares are even: the last free slot takes one or two more. Fixed
-membership was tried first; it needed code to move requests between groups and left groups uneven
-until another request joined.
+return: no request is moved while under way, and no token is lost. Who is left behind goes with the
+next micro-batch, once; groups that stayed uneven rather cost everybody the difference in each cycle
+(docs/decisions/0097). Fixed membership was tried first; it needed code to move requests between
+groups and left groups uneven until another request joined.
 """
 
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
-
-UNEVEN_SHARE = 0.25
-"""How far a micro-batch may grow over its even share rather than leave somebody behind."""
 
 
 @dataclass(slots=True)
@@ -40,10 +37,7 @@ class MicroBatches:
     def share(self, running_count: int, ready_count: int) -> int:
         """Requests that the next micro-batch takes along, of `ready_count` that could go, when
         `running_count` decode in all."""
-        even = -(-running_count // self.count)
-        is_last = len(self._under_way) >= self.count - 1
-        most = even + max(1, int(UNEVEN_SHARE * even)) if is_last else even
-        return ready_count if ready_count <= most else even
+        return min(ready_count, -(-running_count // self.count))
 
     def departed(self, slot: int) -> None:
         """A micro-batch took this slot."""

@@ -153,7 +153,7 @@ class HeadScheduler:
         self.book.cache.tree.pass_time(now)
         match event:
             case BatchReturned():
-                return [*self._return(event, now), *self.decode.drafts.take_asks()]
+                return [*self._return(event, now), *self.decode.take_asks(event.micro_batch)]
             case RequestSubmitted(request):
                 return self._submit(request)
             case RequestCancelled(request_id):
@@ -306,8 +306,7 @@ class HeadScheduler:
         if sequence.decoding and tokens:
             sequence.round_came(len(tokens))
         sequence.known.extend([token.token_id for token in tokens if not token.refused])
-        if span is not None and span.drafts:
-            sequence.settle_drafts(span)
+        if span is not None:
             self.decode.drafts.verified(span, sequence)
         if not tokens:
             return

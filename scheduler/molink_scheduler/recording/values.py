@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from molink_scheduler import batch, events, prompt_order, request, resume
-from molink_scheduler.drafting import acceptance, asks, proposals, widths
+from molink_scheduler.drafting import acceptance, asks, fixed_widths, probes, proposals, widths
 from molink_scheduler.head import (
     changing_capacity,
     decode_batcher,
@@ -58,6 +58,8 @@ _MODULES: tuple[ModuleType, ...] = (
         asks,
         batch,
         events,
+        fixed_widths,
+        probes,
         prompt_order,
         proposals,
         request,

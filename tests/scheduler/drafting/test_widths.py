@@ -184,13 +184,15 @@ def widths_on(load, most=16):
 
 
 def drafted(widths, request_id, rounds, right, kind=MODEL):
-    """Widths of some rounds of which so many drafts come true each."""
+    """Drafts that are made in some rounds, also if only to compare them, of which so many come true
+    each."""
     seen = []
     for _ in range(rounds):
         width = widths.width(request_id, kind)
-        seen.append(width)
-        if width:
-            widths.judged(request_id, kind, width, min(width, right))
+        tried = width or int(widths.probes(request_id, kind))
+        seen.append(tried)
+        if tried:
+            widths.judged(request_id, kind, tried, min(tried, right))
     return seen
 
 

@@ -76,8 +76,8 @@ def test_it_is_recorded_with_the_core(make_request):
     assert again.tokens_held([one]) == forecast.tokens_held([one])
 
 
-def flood(make_ring, make_request, lengths: list[int], **options):
-    ring = make_ring(seed=3, stage_count=3, kv_tokens=640, micro_batch_count=3, **options)
+def flood(make_ring, make_request, lengths: list[int], seed: int, **options):
+    ring = make_ring(seed=seed, stage_count=3, kv_tokens=640, micro_batch_count=3, **options)
     for request_id, length in enumerate(lengths, 1):
         ring.submit_at(0.01 * request_id, make_request(request_id, 16, length))
     ring.run()
@@ -88,11 +88,17 @@ def flood(make_ring, make_request, lengths: list[int], **options):
 
 @pytest.mark.parametrize("lengths", [[64] * 40, [16 + 12 * (n * 7 % 9) for n in range(60)]])
 def test_a_flood_is_hardly_computed_twice(make_ring, make_request, lengths):
-    """On a ring with room for eight."""
-    carefree = flood(make_ring, make_request, lengths, forecasts=False)
-    ring = flood(make_ring, make_request, lengths)
-    assert ring.preemptions <= len(lengths) // 10 < carefree.preemptions
-    assert ring.now < 1.15 * carefree.now, "and takes hardly longer"
+    """On rings with room for eight."""
+    seeds = range(3)
+    carefree = [flood(make_ring, make_request, lengths, one, forecasts=False) for one in seeds]
+    rings = [flood(make_ring, make_request, lengths, one) for one in seeds]
+    preemptions, without = (
+        sum(ring.preemptions for ring in some) / len(lengths) / len(seeds)
+        for some in (rings, carefree)
+    )
+    assert preemptions <= 0.11 < without
+    taken, usual = (sum(ring.now for ring in some) for some in (rings, carefree))
+    assert taken < 1.15 * usual, "and takes hardly longer"
 
 
 def test_who_has_several_tokens_a_round_holds_more_at_each_moment(make_request):

@@ -6,7 +6,7 @@ import pytest
 
 from molink_scheduler.batch import PREFILL, Span
 from molink_scheduler.drafting.acceptance import DraftKind
-from molink_scheduler.drafting.proposals import GRAMMAR, TAIL
+from molink_scheduler.drafting.proposals import COPY, GRAMMAR, TAIL
 from molink_scheduler.events import BatchReturned, Refuse, RequestSubmitted, SampledToken
 from molink_scheduler.head.drafts import DRAFTED_ROWS_MAX
 from molink_scheduler.request import Request, SamplingParams
@@ -165,7 +165,7 @@ def test_an_answer_that_ends_leaves_nothing():
     head = begun()
     head.told(returned(head.run(), (1, 101), drafts=((1, (5,)),), finished=True))
     drafts = head.core.decode.drafts
-    assert not (drafts._proposals._offers or drafts._wanted or drafts._by or drafts._widths)
+    assert not (drafts._proposals._offers or drafts._wanted or drafts._tail_by or drafts._widths)
 
 
 def test_the_heads_drafters_are_asked_beside_and_go_before_where_they_have_a_match():
@@ -183,8 +183,27 @@ def test_widths_are_those_of_who_drafts():
     head.draft(7)
     head.told(returned(head.run(), (1, 5), (1, 6)))
     drawn = [kind.by for kind in head.widths.kinds if kind.is_drawn]
-    assert drawn == ["tail", "copy", "tail", "copy", "copy", "tail", "tail", "copy"]
+    at_home, judged = [COPY, ""], [COPY, TAIL]
+    assert drawn == [
+        *(TAIL, *at_home),
+        *(TAIL, judged[0], *at_home),
+        *(TAIL, judged[1], *at_home),
+    ]
     assert head.widths.seen == [(1, 2, 2), (1, 1, 1)]
+
+
+def test_a_draft_of_the_tail_that_is_only_compared_is_no_row():
+    head = Head(width=0, options=TAIL_ALONE)
+    head.widths.is_probing = True
+    head = begun((101,), head=head)
+    for drawn, seen in ((101, [(1, 1, 1)]), (7, [(1, 1, 1), (1, 1, 0)])):
+        run = head.run()
+        (span,) = run.batch.spans
+        assert (span.drafts, span.wants) == ((), 1)
+        head.told(returned(run, (1, drawn), drafts=((1, (102,)),)))
+        assert head.widths.seen == seen
+    tally = head.core.decode.drafts.tallies[TAIL]
+    assert (tally.tried, tally.right) == (2, 1)
 
 
 def test_a_grammar_has_drafts_where_no_layer_does_and_its_own_figures():

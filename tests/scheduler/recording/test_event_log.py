@@ -55,7 +55,7 @@ VALUES = [
     BatchReturned(BatchClass.DECODE, 1, (SPAN,), (SampledToken(3, 9, True),), BATCH.stamps),
     BatchArrived(BATCH, 12),
     ReleaseArrived(RELEASE),
-    AskDrafts((DraftAsk(3, 38, (4, 5), SAMPLING, 2, (8, 9)),)),
+    AskDrafts((DraftAsk(3, 38, (4, 5), SAMPLING, 2, 3, (8, 9)),)),
     Drafted((Draft(3, 40, (6, 7)),)),
     (SendRelease(RELEASE), RunBatch(BATCH, (), (Piece(12, 0, 40),), 1.5)),
     [WaitUntil(2.25)],

@@ -21,7 +21,7 @@ NO_PACKING = PackingHealth("raw", 0, 0, 0.0)
 
 
 def ask(request_id, start, tokens, width=4, prediction=()):
-    return DraftAsk(request_id, start, tuple(tokens), SAMPLING, width, tuple(prediction))
+    return DraftAsk(request_id, start, tuple(tokens), SAMPLING, width, width, tuple(prediction))
 
 
 @dataclass
