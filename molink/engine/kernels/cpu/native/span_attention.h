@@ -46,8 +46,6 @@ struct tile {
 static long least(long a, long b) { return a < b ? a : b; }
 static long most(long a, long b) { return a > b ? a : b; }
 
-/* -- a piece of keys and values ----------------------------------------------------------------------------------- */
-
 /* Rows of one kv head, `token` numbers apart, each times its scale where there are some. */
 INLINE void widen(const int coded, const void *rows, long token, long size, struct piece p, const float *scales, float *out)
 {
@@ -95,8 +93,6 @@ static void widen_piece(struct shape s, const struct kv *kv, long head, struct p
         widen(0, (const number *)kv->values + head * s.value_head, s.value_token, s.value_size, p, 0, t.values);
     }
 }
-
-/* -- a tile meets a piece ----------------------------------------------------------------------------------------- */
 
 INLINE void set_zero(const int vectors, vector sum[STEPS][VECTORS])
 {
@@ -282,9 +278,7 @@ static void attend_tile(struct shape s, struct tile tile, struct piece p, struct
         attend_vectors(1, s, tile, p, t);
 }
 
-/* -- a span ------------------------------------------------------------------------------------------------------- */
-
-/* Where a row of a tile begins in the numbers of its tile, and how rows of one head lie in those of all. */
+/* Rows of one head become lanes of tiles. */
 static void turn_queries(struct shape s, long rows, const number *query, const float *sinks, struct scratch t)
 {
     const long tiles = (rows + ROWS - 1) / ROWS, heads = s.kv_heads * s.group;
