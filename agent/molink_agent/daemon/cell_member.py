@@ -16,11 +16,11 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 
 from molink.control.messages.cell import CellFacts, CellOrder, EchoesTold, EchoOrder, LeaseHeld
 from molink.errors import MolinkError
 from molink.json_object import JsonObject
+from molink.lender.lan.echoes import measure_echoes
 from molink.tasks import task_group, unless
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.limits.lend_room import LendRoom, leases_to_end, lend_room, own_room_bytes
@@ -52,9 +52,7 @@ Measure = Callable[[EchoOrder], Sequence[float]]
 
 def measured_echoes(order: EchoOrder) -> Sequence[float]:
     """Echoes over the very link that a stage would have."""
-    measure = import_module("molink.lender.lan.echoes").measure_echoes
-    seconds: Sequence[float] = measure(order.host, order.port, order.lease, order.key, ECHOES)
-    return seconds
+    return measure_echoes(order.host, order.port, order.lease, order.key, ECHOES)
 
 
 @dataclass(slots=True)
@@ -282,7 +280,7 @@ class CellMember:
         seconds: Sequence[float] = ()
         try:
             seconds = await asyncio.to_thread(self.measure, order)
-        except (MolinkError, OSError, ImportError) as error:
+        except (MolinkError, OSError) as error:
             log.info("no echo of %s:%d: %s", order.host, order.port, error)
         times = tuple(min(60_000.0, 1e3 * one) for one in seconds[:ECHOES])
         return EchoesTold(lender=order.lender, round=order.round, milliseconds=times)
