@@ -88,17 +88,12 @@ def flood(make_ring, make_request, lengths: list[int], seed: int, **options):
 
 @pytest.mark.parametrize("lengths", [[64] * 40, [16 + 12 * (n * 7 % 9) for n in range(60)]])
 def test_a_flood_is_hardly_computed_twice(make_ring, make_request, lengths):
-    """On rings with room for eight."""
-    seeds = range(1, 4)
-    carefree = [flood(make_ring, make_request, lengths, one, forecasts=False) for one in seeds]
-    rings = [flood(make_ring, make_request, lengths, one) for one in seeds]
-    preemptions, without = (
-        sum(ring.preemptions for ring in some) / len(lengths) / len(seeds)
-        for some in (rings, carefree)
-    )
-    assert preemptions <= 0.11 < without
-    taken, usual = (sum(ring.now for ring in some) for some in (rings, carefree))
-    assert taken < 1.15 * usual, "and takes hardly longer"
+    """On rings with room for eight; which requests meet is chance, so of six of them."""
+    carefree = flood(make_ring, make_request, lengths, 0, forecasts=False)
+    rings = [flood(make_ring, make_request, lengths, seed) for seed in range(6)]
+    again = sum(ring.preemptions for ring in rings) / len(rings)
+    assert again <= 0.11 * len(lengths) < carefree.preemptions
+    assert rings[0].now < 1.15 * carefree.now, "and takes hardly longer"
 
 
 def test_who_has_several_tokens_a_round_holds_more_at_each_moment(make_request):
