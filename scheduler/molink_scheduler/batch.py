@@ -15,7 +15,7 @@ from typing import Final
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.changes import Runs, check_runs, numbers_of
-from molink_scheduler.kv.cuts import PromptCut
+from molink_scheduler.prompt_cut import PromptCut
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 

@@ -131,8 +131,8 @@ class SamplingParams:
     """The prompt's last tokens, behind which the answer's text is read: some tokenizers leave out
     the space in front of a text. Empty: it is a text of its own, as in a chat."""
     kv_budget: float = 1.0
-    """Share of the prompt's tokens that most layers go on with once it is computed (`kv.cuts`); 1:
-    all. It changes the answer, so it goes wherever the other rules do, to each stage."""
+    """Share of the prompt's tokens that most layers go on with once it is computed (`prompt_cut`);
+    1: all. It changes the answer, so it goes wherever the other rules do, to each stage."""
 
     def __post_init__(self) -> None:
         _check_range("max_tokens", self.max_tokens, 1, 2**31)

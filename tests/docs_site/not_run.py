@@ -28,6 +28,7 @@ NOT_RUN = {
     r"python -m tests\.fuzz\.model_files .*": "half an hour; tests/fuzz has a few hundred inputs",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
     r"python tools/cycle_model\.py .*": "needs 180 MB; tests/experiments makes smaller ones",
+    r"python tools/demo_model/corpus\.py .*": "writes 20,000 documents, for minutes",
     r"python tools/demo_model/acceptance\.py .*": "minutes; tests/models measures less",
     r"curl .* -X POST http://HOST:8000/cluster/cache/clear": "HOST is the reader's; "
     "tests/api/test_admin.py asks it",

@@ -37,10 +37,10 @@ from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, Rin
 from molink_scheduler.kv.block_table import BlockTable
 from molink_scheduler.kv.blocks import blocks_for
 from molink_scheduler.kv.changes import NOWHERE, AwayBlocks, FetchBlocks, Fetched
-from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.kv.layer_class import LayerClass, WindowBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.tiers import CacheTiers
+from molink_scheduler.prompt_cut import PromptCut
 from molink_scheduler.request import ModelLimits, Request, SamplingParams
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.book import StageBook

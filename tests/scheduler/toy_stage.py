@@ -21,9 +21,9 @@ from molink_scheduler.kv.changes import (
     LowerBlocks,
     RetainBlocks,
 )
-from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.kv.layer_class import REWOUND_TOKENS_MAX, WindowBlocks
 from molink_scheduler.kv.tiers import DEVICE
+from molink_scheduler.prompt_cut import PromptCut
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore

@@ -23,7 +23,7 @@ from molink.wire.frames import (
     encode_message,
 )
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.cuts import PromptCut
+from molink_scheduler.prompt_cut import PromptCut
 from molink_scheduler.request import Request, SamplingParams, WishedTokens
 from molink_scheduler.routing.ring_forecast import RingState
 from molink_scheduler.token_ids import TOKEN_BYTES

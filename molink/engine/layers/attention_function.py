@@ -36,7 +36,7 @@ from molink.engine.memory.prompt_cuts import WatchedRows
 from molink.engine.memory.step_plan import StepPlan
 from molink.engine.memory.window_pool import WindowPool
 from molink.errors import UnsupportedModelError
-from molink_scheduler.kv.cuts import WHOLE_LAYERS
+from molink_scheduler.prompt_cut import WHOLE_LAYERS
 
 ATTENTION_NAME = "molink"
 """The name under which the library knows this function."""

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from molink.engine.memory.attention_math import AttentionVariant
-from molink_scheduler.kv.cuts import NEWEST_TOKENS, POOLED_TOKENS, SINK_TOKENS
+from molink_scheduler.prompt_cut import NEWEST_TOKENS, POOLED_TOKENS, SINK_TOKENS
 
 
 def key_scores(q_RHA: torch.Tensor, k_PKA: torch.Tensor, variant: AttentionVariant) -> torch.Tensor:

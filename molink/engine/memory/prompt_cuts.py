@@ -1,4 +1,4 @@
-"""Cuts of the KV of one stage's requests: what of a prompt most layers go on with (`kv.cuts`).
+"""Cuts of the KV of one stage's requests: what of a prompt most layers go on with (`prompt_cut`).
 
 Until its last row is computed, a prompt is kept and attended to whole. Meanwhile the queries of its
 last rows are set aside, layer by layer. When the step that computes the last one is over, each kv
@@ -26,7 +26,7 @@ from molink.engine.memory.kv_rows import KvRows
 from molink.errors import StageError
 from molink_scheduler.batch import Admission, Batch, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
-from molink_scheduler.kv.cuts import SCORED_ROWS, PromptCut
+from molink_scheduler.prompt_cut import SCORED_ROWS, PromptCut
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ import torch
 
 from molink.engine.device.streams import uploaded
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.kv.cuts import PromptCut
+from molink_scheduler.prompt_cut import PromptCut
 
 FEW_SPAN_ROWS = 8
 """Spans of at most so many rows split their keys: decode, and drafts that are checked."""

@@ -18,8 +18,8 @@ from molink_scheduler.events import BatchReturned, SampledToken
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.prompt_cut import PromptCut
 from molink_scheduler.request import ModelLimits, Request
 from molink_scheduler.timing.round_tracker import stamps_objection
 

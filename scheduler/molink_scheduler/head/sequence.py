@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
-from molink_scheduler.kv.cuts import PromptCut
 from molink_scheduler.kv.owners import split_salt
+from molink_scheduler.prompt_cut import PromptCut
 from molink_scheduler.request import Request
 from molink_scheduler.token_ids import TOKEN_BYTES
 

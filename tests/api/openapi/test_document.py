@@ -8,12 +8,14 @@ from pydantic import BaseModel
 
 from molink.api import create_app
 from molink.api.admin import add_admin_routes
+from molink.api.cell import add_cell_routes
 from molink.api.cluster_routes import add_plan_route
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openapi.document import described_routes, openapi_document
 from molink.api.openapi.operations import OPERATIONS
 from molink.api.schemas import CompletionBody, GenerateBody
 from tests.api.test_admin import FakeAdmin
+from tests.api.test_cell import FakeCell
 
 BODIES = (ChatBody, CompletionBody, GenerateBody)
 FOLDER = Path(__file__).parents[3] / "molink/api/openapi"
@@ -24,6 +26,7 @@ def app(service):
     app = create_app(service)
     add_plan_route(app, "m", None)
     add_admin_routes(app, FakeAdmin())
+    add_cell_routes(app, FakeCell())
     return app
 
 

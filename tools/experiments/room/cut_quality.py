@@ -1,12 +1,12 @@
 """What does an answer lose where a prompt's KV is cut, by which tokens are kept?
 
-    python -m tools.experiments.room.cut_quality demo --out DIR
+    python -m tools.experiments.room.cut_quality WHICH --out DIR
 
-`demo`: loss of the demo model on what follows the prompt in held-out documents, which
-tools/demo_model/corpus.py writes. `real`: a checkpoint in a folder, `--model`, on pages of Python's
-reference and on its library's sources: loss of what follows, and numbers that were put between
-sentences and are asked for at the prompt's end. All layers are one stage of the product, which
-computes a prompt once; then its KV is cut as each way says. Nothing depends on time.
+WHICH is `demo`: loss of the demo model on what follows the prompt in held-out documents, which
+tools/demo_model/corpus.py writes; or `real`: a checkpoint in a folder, `--model`, on pages of
+Python's reference and on its library's sources: loss of what follows, and numbers that were put
+between sentences and are asked for at the prompt's end. All layers are one stage of the product,
+which computes a prompt once; then its KV is cut as each way says. Nothing depends on time.
 """
 
 import importlib
@@ -31,7 +31,7 @@ from molink.engine.memory.key_scores import key_scores
 from molink.engine.step.stage import StageExecutor
 from molink.stage_protocol.messages import StageWork
 from molink_scheduler.batch import PREFILL, Admission, Batch, Span
-from molink_scheduler.kv.cuts import SCORED_ROWS
+from molink_scheduler.prompt_cut import SCORED_ROWS
 from molink_scheduler.request import SamplingParams
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
