@@ -83,7 +83,7 @@ def test_without_a_tokenizer_no_words_are_known(served, caplog):
 
 
 def test_a_drafter_without_a_tokenizer_has_the_models_words(served, caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="molink.serving.drafter"):
         assert draft_model(str(DEMO_DRAFTER_DIR), served).layers == 2
     (sentence,) = caplog.messages
     assert "no tokenizer" in sentence and "demo_drafter" in sentence
