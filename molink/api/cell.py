@@ -47,7 +47,7 @@ class _Cell:
     cell: CellOrders
 
     async def get(self, request: web.Request) -> web.Response:
-        """PCs and pairs."""
+        """Tell which PCs lend to each other or could, and what each has lent."""
         return web.json_response(to_plain(self.cell.report()))
 
     async def confirm(self, request: web.Request) -> web.Response:

@@ -64,7 +64,7 @@ class LenderLink(Protocol):
         """The descriptor; -1 where it is closed."""
 
     def close(self) -> None:
-        """End the link."""
+        """Close this end; the other one finds the link ended."""
 
 
 class Kind(IntEnum):

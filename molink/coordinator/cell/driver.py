@@ -221,7 +221,7 @@ class CellDriver:
                 room = max(self._seen[to].facts.memory_bytes for to in lenders)
                 blocks = min(wanted.blocks, max(1, room // wanted.block_bytes))
                 event = BlocksWanted(self._origin(node_id), blocks, wanted.slower_s)
-                self._tell(ledger, event, now)
+                self._handle(ledger, event, now)
 
     def _refuse_others(self) -> None:
         """Refuse what stages want on PCs of no cell."""
@@ -242,12 +242,12 @@ class CellDriver:
             if seen is not None and offer.lease in held:
                 del self._questions[node_id]
                 room = max(0, seen.facts.memory_bytes - _allowed_bytes(seen))
-                self._tell(ledger, LendAnswered(self._origin(node_id), lease, room), now)
+                self._handle(ledger, LendAnswered(self._origin(node_id), lease, room), now)
                 if node_id in self._wants:
                     self._granted(wanted, lease, question.key, seen)
             elif self._is_refused(question, seen, now):
                 none = lease.with_blocks(0)
-                self._tell(ledger, LendAnswered(self._origin(node_id), none, 0), now)
+                self._handle(ledger, LendAnswered(self._origin(node_id), none, 0), now)
                 self._ask_next(node_id, question, now)
 
     def _is_refused(self, question: _Question, seen: PcSeen | None, now: float) -> bool:
@@ -280,7 +280,7 @@ class CellDriver:
 
     # -- the ledger's actions ---------------------------------------------------------------------
 
-    def _tell(self, ledger: CellLedger, event: Told, now: float) -> None:
+    def _handle(self, ledger: CellLedger, event: Told, now: float) -> None:
         self._act(ledger.handle(event, now), now)
 
     def _act(self, actions: Iterable[Action], now: float) -> None:

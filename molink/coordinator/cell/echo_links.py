@@ -50,7 +50,7 @@ class EchoLink:
         return not self.lease and now >= self._due_at
 
     def ask(self, lease: int, key: str, now: float) -> None:
-        """Begin a measurement."""
+        """Begin a measurement of its echoes, by a lease of its own."""
         self.lease, self.key, self._asked_at = lease, key, now
         self.round += 1
 
@@ -95,7 +95,7 @@ class EchoLinks:
         for (debtor, lender), link in self.links.items():
             if debtor not in cell:
                 continue
-            told = _told(seen.get(debtor), lender)
+            told = _last_echoes(seen.get(debtor), lender)
             if link.lease and told is not None and told.round == link.round:
                 link.judge([one / 1e3 for one in told.milliseconds], now)
             elif link.is_overdue(now):
@@ -134,7 +134,7 @@ def may_lend(pc: PcSeen | None) -> bool:
     return pc is not None and pc.facts.port > 0 and pc.facts.memory_bytes > 0
 
 
-def _told(debtor: PcSeen | None, lender: str) -> EchoesTold | None:
+def _last_echoes(debtor: PcSeen | None, lender: str) -> EchoesTold | None:
     """The last echoes of a lender that a debtor tells of."""
     told = [] if debtor is None else [one for one in debtor.facts.echoes if one.lender == lender]
     return told[0] if told else None

@@ -61,10 +61,10 @@ class NoLenders:
         """Leave them as they are."""
 
     def adopt(self, stages: Sequence[AgentStage]) -> None:
-        """They have no leases."""
+        """There is nothing to count: no stage here has a lease."""
 
     def give_back(self, node_ids: Iterable[str]) -> None:
-        """They had none."""
+        """There is nothing to end: no stage here has a lease."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class CellLending:
         self.driver = CellDriver(first, lambda: secrets.token_hex(32), time.monotonic())
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Carry out what the driver decides, twice a second, until cancelled."""
         while True:
             with self.guard:
                 await self._tick(time.monotonic())

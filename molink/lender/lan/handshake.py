@@ -68,7 +68,7 @@ class Opening(NamedTuple):
         return cls(*OPENING.unpack(packed)[1:])
 
     def packed(self) -> bytes:
-        """Its bytes."""
+        """Bytes by which a stage says it."""
         return OPENING.pack(MAGIC, *self)
 
     def is_by(self, key: bytes) -> bool:

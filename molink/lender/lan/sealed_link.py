@@ -85,7 +85,7 @@ class SealedLink:
         return self._link.fileno()
 
     def close(self) -> None:
-        """End the link."""
+        """Close the socket; the other end finds the link ended."""
         self._link.close()
 
     def _opened(self) -> memoryview:

@@ -65,6 +65,6 @@ class Copying:
         self._drafts.pop(request_id, None)
 
     def clear(self) -> None:
-        """Forget all requests."""
+        """Forget the texts of all requests, as a new epoch begins."""
         self._texts.clear()
         self._drafts.clear()

@@ -240,6 +240,7 @@ def test_all_lenders_end_with_their_server(end: str) -> None:
         owner.process.wait()
     eventually(lambda: not psutil.pid_exists(process.pid) or process.status() == "zombie")
     eventually(lambda: client.is_lost)
+    assert not psutil.pid_exists(process.pid) or process.status() == "zombie"
 
 
 def test_a_lender_works_within_what_it_was_allowed(owner: Owner) -> None:
