@@ -18,6 +18,7 @@ OF_A_RING = (
     *(
         "kv_tokens",
         "kv_host_tokens",
+        "attention_device",
         "kv_dtype",
         "micro_batch_count",
         "upload_mbps",

@@ -31,6 +31,7 @@ PROCESSES_MAX = 64
 THREADS_MAX = 256
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+KV_DEVICE = re.compile(r"(host|cuda(:\d{1,3})?)?")
 """Whether it is there, only the stage can tell."""
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
@@ -74,6 +75,12 @@ class ServeSettings:
     threads: int = setting(
         "--threads", 1, "Compute threads of each stage.", within=(1, THREADS_MAX)
     )
+    attention_device: str = setting(
+        "--attention-device",
+        "",
+        "host or cuda:N: each stage's KV lies and is attended to there, in another process than "
+        "its weights, which then is replaced without a row lost. The weights lie on the CPU.",
+    )
     kv_tokens: int | None = setting(
         "--kv-tokens",
         None,
@@ -95,6 +102,9 @@ class ServeSettings:
             raise UserError(f"--standby must be 0 to {PROCESSES_MAX}, got {self.ring.standbys}.")
         if not DEVICE.fullmatch(self.device):
             raise UserError(f"--device must be auto, cpu or cuda:N, got {self.device!r}.")
+        if not KV_DEVICE.fullmatch(self.attention_device):
+            got = repr(self.attention_device)[:80]
+            raise UserError(f"--attention-device must be host or cuda:N, got {got}.")
         if self.layers is not None:
             from molink.config.layer_split import check_layers  # Its planner is loaded with it.
 

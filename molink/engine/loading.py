@@ -34,11 +34,13 @@ from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink.engine.model.weights import Progress, StagePart, load_model, load_model_config
 from molink.engine.sampling.grammar import Grammars
 from molink.engine.self_test.self_test import check_architecture, trouble_with_card_rewriting
+from molink.engine.step.apart_stage import ApartStage
 from molink.engine.step.graphs.recording import recorder_on
 from molink.engine.step.number_range import FP16_SAFE, largest_number
 from molink.engine.step.stage import StageExecutor
-from molink.errors import NoRoomError, UserError
-from molink.stage_protocol.messages import StageWork
+from molink.engine_protocol.computing import Computing
+from molink.errors import NoRoomError, UnsupportedModelError, UserError
+from molink.stage_protocol.messages import HOST, LoadStage, StageWork
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +99,41 @@ def load_stage(
     return_freed_memory()
     progress(1.0)
     return stage
+
+
+def load_apart(
+    load: LoadStage,
+    computing: Computing,
+    progress: Progress,
+    *,
+    memory_bytes: int | None = None,
+    tokenizer_of: Callable[[ModelDescription], Any] = lambda description: None,
+) -> StageExecutor:
+    """Have another process load a stage's weights, and make room for its KV in this one, on the
+    `attention_device`. Raises UserError or StageError with one sentence."""
+    work = load.work
+    if work.drafts:
+        raise UnsupportedModelError(
+            "a layer that drafts keeps KV beside its weights: --attention-device goes with "
+            "--drafter none, copy or a small model"
+        )
+    if choose_device(work.device).type != "cpu":
+        raise UserError("--attention-device: a card's memory has no forks, name --device cpu")
+    description = describe(open_checkpoint(load.model))
+    weights = computing.load(load, _part_of(progress, 0.0, READ))
+    part, device = StagePart(range(*work.layers), description.layers), _kv_device(load)
+    tokenizer = tokenizer_of(description) if part.is_tail else None
+    grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
+    of = (part, description, device, getattr(torch, weights.dtype), grammars)
+    room = (load.stages_here, work.kv_dtype, memory_bytes)
+    stage = ApartStage(None, *of, card=card_of(device), computing=computing, weights=weights)
+    stage.prepare(work.kv_tokens, _part_of(progress, READ, 1.0), *room)
+    progress(1.0)
+    return stage
+
+
+def _kv_device(load: LoadStage) -> torch.device:
+    return choose_device("cpu" if load.attention_device == HOST else load.attention_device)
 
 
 @dataclass(frozen=True, slots=True)

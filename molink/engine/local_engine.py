@@ -21,7 +21,7 @@ from molink.checkpoint.description import ModelDescription
 from molink.engine.device.devices import free_memory_bytes, host_is_short
 from molink.engine.device.elements import elements_of, tensor_of
 from molink.engine.device.memory_limit import limit_memory
-from molink.engine.loading import load_stage
+from molink.engine.loading import load_apart, load_stage
 from molink.engine.memory.cached_blocks import ArrivingTogether, BlocksOfParts
 from molink.engine.memory.leaving_blocks import LeavingBlocks
 from molink.engine.memory.lent_blocks import LentBlocks
@@ -33,6 +33,7 @@ from molink.engine.step.prepared import prepared
 from molink.engine.step.stage import StageExecutor
 from molink.engine.step.taken_layers import both, fed, goes_on
 from molink.engine.step.watched_steps import WatchedSteps
+from molink.engine_protocol.computing import Computing
 from molink.engine_protocol.lender import Lender
 from molink.engine_protocol.values import (
     EngineReport,
@@ -43,7 +44,7 @@ from molink.engine_protocol.values import (
     StepInputs,
     StepResult,
 )
-from molink.errors import LenderLostError, UnsupportedModelError
+from molink.errors import LenderLostError, UnsupportedModelError, UserError
 from molink.hardware.host import read_main_memory
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage, StageWork
@@ -81,6 +82,8 @@ class LocalEngine:
     """Loads a checkpoint's tokenizer, if it has one."""
     lender_of: Callable[[StageWork], Lender] | None = None
     """Starts a lender for a stage's work, in this PC or by the work's lease in its LAN."""
+    computing_of: Callable[[], Computing] | None = None
+    """Makes the link to a process that has a stage's weights, where this one has its KV alone."""
     executor: Executor = field(init=False)
     """Executor of its layers, once they are prepared."""
     _blocks: BlocksOfParts = field(init=False)
@@ -272,6 +275,16 @@ class LocalEngine:
             mapped_bytes = _weights_bytes(load.model) + _cache_bytes(load.cache_room)
             limit_memory(load.work.device, left_bytes, mapped_bytes, held_bytes)
             left_bytes -= held_bytes
+        if load.attention_device:
+            if self.computing_of is None:
+                raise UserError("--attention-device: on Linux alone weights lie apart from KV")
+            return load_apart(
+                load,
+                self.computing_of(),
+                progress,
+                memory_bytes=left_bytes,
+                tokenizer_of=self.tokenizer_of,
+            )
         return load_stage(
             load.model,
             load.work,

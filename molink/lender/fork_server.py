@@ -14,6 +14,7 @@ import gc
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 from molink.quick_imports import quick_imports
@@ -24,10 +25,13 @@ with quick_imports():
 
 
 class ForkServer:
-    """Lenders of one stage, children of this process."""
+    """Lenders of one stage, or what else serves a stage's socket, children of this process."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(
+        self, control: socket.socket, serve: Callable[[int, int], None] = lend_over
+    ) -> None:
+        """`serve`: what a child does with the descriptor of its socket, and so many threads."""
+        self._control, self._serve = control, serve
         self._pids: dict[int, int] = {}
         """Processes by their lenders' numbers, until they are waited for: until then no other
         process has their ids."""
@@ -55,7 +59,7 @@ class ForkServer:
         code = 1
         try:
             self._control.close()
-            lend_over(link, threads)
+            self._serve(link, threads)
             code = 0
         finally:
             os._exit(code)

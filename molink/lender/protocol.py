@@ -21,6 +21,8 @@ from the one that is waited for.
 | ROWS | lender | these rows, packed |
 | ECHO | both | bytes, sent back at once, by which a LAN's link is measured |
 | REFUSED | lender | why it does not begin: a clause for a person |
+
+The other kinds pass between a stage and the process with its weights (`molink.compute.frames`).
 """
 
 import struct
@@ -68,7 +70,7 @@ class LenderLink(Protocol):
 
 
 class Kind(IntEnum):
-    """Kinds of frames between a stage and its lender, as the table above explains them."""
+    """Kinds of frames, as the table above explains them."""
 
     HELLO = 1
     PUT = 2
@@ -80,6 +82,10 @@ class Kind(IntEnum):
     ROWS = 8
     ECHO = 9
     REFUSED = 10
+    RUN = 11
+    CALL = 12
+    ATTENDED = 13
+    COMPUTED = 14
 
 
 KINDS = {int(kind): kind for kind in Kind}

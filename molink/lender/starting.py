@@ -32,7 +32,7 @@ def start_lender(threads: int = 1) -> LenderClient:
     ours, theirs = socket.socketpair()
     with theirs:
         arguments = ("--threads", str(threads))
-        process = _started("molink.lender.lender_process", theirs, threads, arguments)
+        process = started_process("molink.lender.lender_process", theirs, threads, arguments)
     return LenderClient(ours, process=process)
 
 
@@ -63,7 +63,7 @@ class ForkedLenders:
         if self._server is None:
             self._server, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with control:
-                _started("molink.lender.fork_server", control, threads)
+                started_process("molink.lender.fork_server", control, threads)
         self._numbers += 1
         request = FORK_REQUEST.pack(self._numbers, threads)
         socket.send_fds(self._server, [request], [link.fileno()])
@@ -83,9 +83,10 @@ class ForkedLender:
             self.server.send(FORK_REQUEST.pack(self.number, 0))
 
 
-def _started(
+def started_process(
     module: str, link: socket.socket, threads: int, arguments: Sequence[str] = ()
 ) -> "subprocess.Popen[bytes]":
+    """A process of this module with one end of a link, the descriptor of which it is told."""
     return subprocess.Popen(
         [sys.executable, "-m", module, str(link.fileno()), *arguments],
         pass_fds=[link.fileno()],

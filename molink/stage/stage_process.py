@@ -258,6 +258,7 @@ def main() -> None:
     try:
         with quick_imports():
             # Seconds, with torch; weights may come meanwhile.
+            from molink.compute.client import computing_here
             from molink.engine.local_engine import LocalEngine
             from molink.lender.starting import lender_starts
             from molink.serving.served_model import load_tokenizer
@@ -266,7 +267,7 @@ def main() -> None:
         load = supervisor.expect_load()
         commands = supervisor.expect_join, supervisor.next_command
         talk = supervisor.report, *commands, supervisor.steer
-        engine = LocalEngine(cache(load_tokenizer), lender_starts())
+        engine = LocalEngine(cache(load_tokenizer), lender_starts(), computing_here())
         loop = start_stage(engine, LocalEngine, load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:

@@ -70,6 +70,9 @@ class StageWork:
     """Room in another PC of its LAN, where its lender is; None: that is in its own PC."""
 
 
+HOST = "host"
+"""An `attention_device`: the PC's memory, attended to by its CPU."""
+
 WORK_FIELDS = (
     *("layers", "device", "dtype", "threads", "kv_tokens", "kv_dtype", "kv_host_tokens"),
     *("drafts", "lan_lease"),
@@ -119,6 +122,9 @@ class LoadStage:
     """Room for cached KV; None: it stays in the device's memory."""
     drafter: DraftModel | None = None
     """Model that drafts, on the head of a ring; None: there is none."""
+    attention_device: Name = ""
+    """Device with its KV, where its process attends while another one has the weights: "host", or a
+    card; empty: KV lies with the weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 OPTIONS = {
     "serve": (
         "--host --port --link --nodes --standby --no-shadow --layers --dtype --device "
-        "--threads --max-model-len --kv-tokens --kv-host-tokens --kv --micro-batches "
+        "--threads --max-model-len --kv-tokens --kv-host-tokens --attention-device --kv "
+        "--micro-batches "
         "--upload-mbps --wire "
         "--span-tokens --replay-log-gb --no-prefix-cache --drafter --draft-width-max --event-log "
         "--no-keys --allowed-host "

@@ -57,6 +57,8 @@ class RingPlan:
     """Room that this PC has for cached KV; None: there is none."""
     drafter: DraftModel | None = None
     """Model that drafts beside the head's layers, or why it does not; None: there is none."""
+    attention_device: str = ""
+    """Device with its stages' KV, apart from the weights; empty: that lies with these."""
     trouble: str = ""
     """Why its tail does not draft although it was asked to, in a sentence."""
 
@@ -69,6 +71,7 @@ class RingPlan:
             stages_here=self.nodes,
             cache_room=self.cache_room and self.cache_room.shared_by(self.nodes),
             drafter=self.drafter if work.layers[0] == 0 else None,
+            attention_device=self.attention_device,
         )
 
     def name(self, index: int) -> str:
@@ -111,6 +114,7 @@ def fixed_plan(
         event_log=settings.event_log,
         log_format=settings.log_format,
         cache_room=_cache_room(settings),
+        attention_device=settings.attention_device,
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import AttentionInterface
@@ -56,6 +56,20 @@ been worked into queries and keys, KV is kept by the step, and what else a model
 attention's business."""
 
 
+class KvApart(Protocol):
+    """Keeper of a stage's KV that attends in another process."""
+
+    def attend(
+        self,
+        layer_index: int,
+        rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        window: int | None,
+        variant: AttentionVariant,
+    ) -> torch.Tensor:
+        """Attention [T, H, V] of a layer's queries [T, H, A], once its keys [T, K, A] and values
+        [T, K, V] are kept."""
+
+
 @dataclass(slots=True)
 class AttentionStep:
     """Attention of one step: where rows stand, where K and V are kept, which layers called."""
@@ -77,6 +91,8 @@ class AttentionStep:
     """Pool of the layers that keep a window only."""
     watched: WatchedRows | None = None
     """Its rows by which prompts are cut; None: it has none."""
+    apart: KvApart | None = None
+    """Process that has the KV and attends; None: this one does."""
 
     def kept_by(self, layer_index: int) -> tuple[StepPlan, KvPool]:
         """The step's geometry over the blocks that a layer has, and their tensors."""
@@ -95,7 +111,7 @@ class AttentionStep:
     @property
     def is_plain(self) -> bool:
         """Whether nothing in it wants more of a layer than its rows."""
-        return self.lent is None and self.watched is None
+        return self.lent is None and self.watched is None and self.apart is None
 
     def see(self, layer_index: int, q_THA: torch.Tensor, variant: AttentionVariant) -> None:
         """Set aside the queries by which prompts are cut in a layer."""
@@ -185,11 +201,13 @@ def attend(
         query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux
     )
     q_THA = query[0].transpose(0, 1)
+    if step.apart is not None:
+        rows = _rows(q_THA, key, value)
+        return step.apart.attend(module.layer_idx, rows, window, variant)[None], None
     expansion = step.latents.get(module.layer_idx)
     if expansion is not None:
         return _attend_latents(step, module, key, expansion, q_THA, window, variant)
-    rows = (q_THA, key[0].transpose(0, 1), value[0].transpose(0, 1))
-    q_THA, layer = step.written(module.layer_idx, *rows, put_off)
+    q_THA, layer = step.written(module.layer_idx, *_rows(q_THA, key, value), put_off)
     step.see(module.layer_idx, q_THA, variant)
     plan, pool = step.kept_by(module.layer_idx)
     layer_rows = LayerRows(plan.batch, pool, layer, q_THA, window, variant)
@@ -201,6 +219,13 @@ def attend(
             attended = kernels.attend(q_THA, layer, plan.batch, window, variant)
             return attended.out_THV[None], None
     return layer_rows.attend()[None], None
+
+
+def _rows(
+    q_THA: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values by row."""
+    return q_THA, key[0].transpose(0, 1), value[0].transpose(0, 1)
 
 
 def _attend_latents(

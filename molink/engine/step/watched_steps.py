@@ -48,8 +48,9 @@ class WatchedSteps:
 
     def done(self, *, begin: bool) -> Sequence[Sketch]:
         """Sketches of prompts that have ended, the newest first; they are made from the first call
-        on that says `begin`."""
-        if begin and self._sketches is None:
+        on that says `begin`, where this process has the layers."""
+        are_here = all(part.model is not None for part in parts_of(self.stage))
+        if begin and are_here and self._sketches is None:
             self._sketches = self._new_sketches()
         return () if self._sketches is None else self._sketches.done()
 
