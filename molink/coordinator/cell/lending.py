@@ -18,9 +18,16 @@ from molink.control.messages.assignment import Load
 from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import AssignedWork
 from molink.control.messages.topics import CELL
-from molink.coordinator.cell.driver import DEBTOR_INCARNATION, RAM, CellDriver
+from molink.coordinator.cell.driver import CellDriver
 from molink.coordinator.cell.pairs import ConfirmedPairs
-from molink.coordinator.cell.values import Grant, PcSeen, RoomWanted, pcs_seen
+from molink.coordinator.cell.values import (
+    DEBTOR_INCARNATION,
+    RAM,
+    Grant,
+    PcSeen,
+    RoomWanted,
+    pcs_seen,
+)
 from molink.coordinator.nodes.hub import ControlHub
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.model_planner import KvFigures
@@ -131,13 +138,13 @@ class CellLending:
             self.refused.pop(wanted.pc, None)
         with suppress(TimeoutError):
             async with asyncio.timeout(BORROW_WITHIN_S):
-                while not wants.keys() <= self.driver.outcomes.keys():
+                while any(self.driver.outcome(one) is None for one in wants):
                     await self._ticked.wait()
-        for stage in stages:
-            outcome = self.driver.outcomes.pop(stage.node.node_id, None)
+        for stage in [one for one in stages if one.node.node_id in wants]:
+            outcome = self.driver.outcome(stage.node.node_id)
             if isinstance(outcome, Grant) and outcome.tokens > self._host_tokens(stage):
                 give(stage, outcome)
-            elif stage.node.node_id in wants:
+            else:
                 self.driver.drop(stage.node.node_id)
                 self.refused[stage.node.pc] = outcome if isinstance(outcome, str) else TOO_LATE
 
