@@ -18,14 +18,9 @@ from molink_scheduler.units import gb_text
 
 def pair_options(order: Callable[..., None]) -> Callable[..., None]:
     """Decorator of an order about two PCs, of a server."""
-    decorators = (
-        click.argument("one", metavar="ID|NAME"),
-        click.argument("other", metavar="ID|NAME"),
-        *(url_option, key_option, data_dir_option),
-    )
-    for decorate in reversed(decorators):
-        order = decorate(order)
-    return order
+    named = url_option(key_option(data_dir_option(order)))
+    named = click.argument("other", metavar="ID|NAME")(named)
+    return click.argument("one", metavar="ID|NAME")(named)
 
 
 @click.group(cls=SentenceGroup)

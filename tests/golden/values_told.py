@@ -21,6 +21,7 @@ from molink.control.messages.payloads import (
     ProbeOrder,
     Services,
     ShadowOrder,
+    StageLease,
     StageLink,
     WeightsSource,
 )
@@ -29,11 +30,13 @@ from molink.control.messages.topics import (
     ASSIGNMENT,
     CELL,
     COORDINATOR,
+    LEASE,
     LINK_KEYS,
     PROBE,
     SERVICES,
     SHADOW,
 )
+from molink.stage_protocol.lan_lease import LanLease
 from molink_scheduler.resume import Resume
 from tests.golden.values_control import KEY, LINK, OTHER, OTHER_KEY, PAYLOADS, SIZE, TERMS, WORK
 
@@ -43,6 +46,12 @@ def cell_ordered():
     lease, key = LeaseOrder(lease=7, key="ab" * 32, size_bytes=10**9), "cd" * 32
     echo = EchoOrder(lender=OTHER, round=3, host="10.0.0.2", port=4000, lease=8, key=key)
     return CELL, CellOrder(serves=True, allow=(lease,), end=(5, 6), echoes=(echo,))
+
+
+@PAYLOADS.value
+def stage_lease():
+    lease = LanLease("192.168.1.20", 4000, 1_700_000_000_000, "0a" * 32, 2**62, 2**34)
+    return LEASE, StageLease(ring=3, tokens=131_072, lease=lease)
 
 
 @PAYLOADS.value

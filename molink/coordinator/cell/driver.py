@@ -59,6 +59,10 @@ class CellDriver:
         known yet."""
         return self._leases.outcomes.get(node_id)
 
+    def is_wanted(self, node_id: str) -> bool:
+        """Whether room is looked for, for a node."""
+        return node_id in self._leases.wants
+
     def want(self, wanted: RoomWanted) -> None:
         """Look for room for a stage; `outcome` has what comes of it, after some ticks."""
         self._leases.want(wanted)
