@@ -55,8 +55,17 @@ class StageError(MolinkError):
     """Raised when a stage process failed: it could not load, or died while it served."""
 
 
-class LenderLostError(StageError):
+class LendersChangedError(StageError):
+    """Raised where a ring has to go on in another epoch, with all of its stages, because a lender
+    of theirs has gone or come."""
+
+
+class LenderLostError(LendersChangedError):
     """Raised when a process that holds KV for a stage is gone, late, or gives no numbers."""
+
+
+class RoomGrownError(LendersChangedError):
+    """Raised when a ring has more room than the terms of its epoch let it count with."""
 
 
 class DeviceMemoryError(StageError):

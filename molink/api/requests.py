@@ -196,8 +196,9 @@ def token_budget(
     words `too_long` of the dialect, where nothing is left."""
     left = card.model_len_max - prompt_tokens
     if left <= 0:
+        words = too_long.format(prompt_tokens=prompt_tokens, length=card.model_len_max)
         raise ApiError(
-            too_long.format(prompt_tokens=prompt_tokens, length=card.model_len_max),
+            f"{words} {card.bound}".rstrip(),
             param=param,
             code="context_length_exceeded",
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -14,6 +14,13 @@ from molink.report.cell import CellPairReport, CellPcReport, CellReport
 from molink.terminal.command_line import SentenceGroup
 from molink.terminal.tables import Row, data_dir_option, json_option, show_rows
 from molink_scheduler.units import gb_text
+
+
+def pair_options(order: Callable[..., None]) -> Callable[..., None]:
+    """Decorator of an order about two PCs, of a server."""
+    named = url_option(key_option(data_dir_option(order)))
+    named = click.argument("other", metavar="ID|NAME")(named)
+    return click.argument("one", metavar="ID|NAME")(named)
 
 
 @click.group(cls=SentenceGroup)
@@ -35,11 +42,7 @@ def list_cells(url: str, key: str | None, data_dir: str | None, as_json: bool) -
 
 
 @cell.command()
-@click.argument("one", metavar="ID|NAME")
-@click.argument("other", metavar="ID|NAME")
-@url_option
-@key_option
-@data_dir_option
+@pair_options
 def confirm(one: str, other: str, url: str, key: str | None, data_dir: str | None) -> None:
     """Let two PCs lend each other memory, as far as their owners lend any.
 
@@ -49,11 +52,7 @@ def confirm(one: str, other: str, url: str, key: str | None, data_dir: str | Non
 
 
 @cell.command()
-@click.argument("one", metavar="ID|NAME")
-@click.argument("other", metavar="ID|NAME")
-@url_option
-@key_option
-@data_dir_option
+@pair_options
 def forget(one: str, other: str, url: str, key: str | None, data_dir: str | None) -> None:
     """End what two PCs have lent each other; what lay there is computed anew."""
     _show(asyncio.run(_asked(url, key, data_dir, "forget", (one, other))), as_json=False)

@@ -7,6 +7,8 @@ upload_mbps = 40
 download_mbps = 100
 one_way_ms = 12            # to the middle of the internet; between two PCs the sum of both
 lends_gib = 8              # else nine tenths of the device's memory
+cell = "home"              # PCs of one LAN that lend each other memory for KV
+lends_ram_gib = 16         # main memory that it lends there; else none
 
 [[nodes]]                  # measured: one layer of the model, in milliseconds
 name = "ben"
@@ -75,7 +77,8 @@ TIME_KEYS = ("decode_fixed_ms", "decode_row_ms", "prefill_row_ms")
 OVERHEAD_KEYS = ("step_fixed_ms", "head_row_ms", "head_fixed_ms")
 MEASURED_KEYS = {*TIME_KEYS, *OVERHEAD_KEYS}
 LINE_KEYS = {"upload_mbps", "download_mbps", "one_way_ms"}
-NODE_KEYS = {"name", "lends_gib", "formats", *DEVICE_KEYS, *MEASURED_KEYS, *LINE_KEYS}
+CELL_KEYS = {"cell", "lends_ram_gib"}
+NODE_KEYS = {"name", "lends_gib", "formats", *CELL_KEYS, *DEVICE_KEYS, *MEASURED_KEYS, *LINE_KEYS}
 FORMAT_KEYS = {"read_ms", "row_ms"}
 LINK_KEYS = {"between", "one_way_ms", "rate_mbps"}
 FILE_KEYS = {"nodes", "links"}
@@ -97,6 +100,10 @@ class ListedNode:
     """None: only its step times are known."""
     times: StepTimes | None = None
     """None: it was not measured."""
+    cell: str = ""
+    """Name of its cell; empty: it is in none."""
+    ram_bytes: int = 0
+    """Main memory that it lends in its cell."""
 
     def facts(self, shape: ModelShape, context_tokens: int) -> NodeFacts:
         """What a placement counts with, for one layer of the model."""
@@ -141,6 +148,16 @@ class NodeFile:
             one_way_ms = sender.one_way_ms + receiver.one_way_ms
         mbps = min(sender.upload_mbps, receiver.download_mbps, measured_mbps)
         return LinkFacts(mbps * BYTES_PER_MBIT, one_way_ms / 1e3)
+
+    def lender_round_trip_s(self, debtor: str, lender: str) -> float | None:
+        """Round trip from a PC to another one that lends to its cell, 0.0 where none was measured;
+        None: that one lends nothing to it."""
+        cells = {one.name: one.cell for one in self.nodes if one.cell}
+        lends = {one.name for one in self.nodes if one.ram_bytes}
+        if debtor == lender or lender not in lends or cells.get(debtor, "") != cells.get(lender):
+            return None
+        pair = self.pairs.get(frozenset((debtor, lender)), _Pair())
+        return 2e-3 * (pair.one_way_ms or 0.0)
 
     def plan(
         self,
@@ -193,7 +210,18 @@ def _node(path: Path, index: int, table: Table) -> ListedNode:
         _lent_bytes(where, table, device),
         device,
         times,
+        *_cell(where, table),
     )
+
+
+def _cell(where: str, table: Table) -> tuple[str, int]:
+    """Its cell, and the main memory that it lends there."""
+    cell, ram_gib = table.get("cell", ""), number(where, table, "lends_ram_gib", 0.0)
+    if not isinstance(cell, str):
+        raise UserError(f"{where} has the cell {cell!r}: give a text.")
+    if ram_gib and not cell:
+        raise UserError(f"{where} has lends_ram_gib {ram_gib:g}, but no cell to lend it to.")
+    return cell, round(ram_gib * GIB)
 
 
 def _device(where: str, name: str, table: Table) -> Gpu | None:

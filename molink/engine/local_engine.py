@@ -1,4 +1,4 @@
-"""The engine of a stage's process: the device's layers behind the nine methods of a stage.
+"""The engine of a stage's process: the device's layers behind the ten methods of a stage.
 
 What passes the seam are numpy's rows and bytes of blocks, which are torch's memory seen in another
 way: nothing is copied for it. A full device, one that swaps, layers taken from a lost neighbour and
@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +47,16 @@ from molink.engine_protocol.values import (
 from molink.errors import LenderLostError, UnsupportedModelError, UserError
 from molink.hardware.host import read_main_memory
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import LoadStage, StageWork
+from molink.stage_protocol.messages import Borrow, LoadStage, StageWork
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.changes import OutwardChange
+from molink_scheduler.kv.own_room import BLOCKS_HERE_MIN
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import HasRows
 from molink_scheduler.units import gb_text
 
 log = logging.getLogger(__name__)
-
-BLOCKS_HERE_MIN = 16
-"""Fewest blocks of its own of a stage that has a lender: two requests, and steps of 64 rows."""
 
 PARTS_MAX = 16
 """Parts of a stage that have a lender each: a neighbour's layers are taken once, seldom twice."""
@@ -93,6 +91,8 @@ class LocalEngine:
         init=False, default_factory=lambda: deque(maxlen=PARTS_MAX)
     )
     """Lenders that are there, and not used yet."""
+    _work: StageWork = field(init=False)
+    """What it has loaded last."""
     _early: list[Lender] = field(init=False, default_factory=list)
     """Lender that starts while layers load."""
     _steps: WatchedSteps = field(init=False)
@@ -100,7 +100,7 @@ class LocalEngine:
     def prepare(self, load: LoadStage, progress: Progress, held: Held | None = None) -> Prepared:
         """Load layers, beside those that it has if the stage has `held` something. Raises UserError
         or StageError with one sentence."""
-        work = load.work
+        work = self._work = load.work
         if self.lender_of is not None and work.kv_host_tokens and work.lan_lease is None:
             with suppress(OSError):
                 self._early = [self.lender_of(work)]
@@ -180,6 +180,22 @@ class LocalEngine:
             if is_less and not part.moving.any_leaves:
                 part.kv_memory.give_back(part.kv.free_runs())
 
+    def borrow(self, command: Borrow) -> None:
+        """Have KV lie at this lender as well, from when it answers on, where none holds any; else
+        it is the next where that one is lost."""
+        parts = parts_of(self.executor)
+        if self.lender_of is None or len(parts) > 1:
+            return  # A lease has one process at the other end, and so one part of a stage.
+        (part,) = parts
+        places = _places(part, command.kv_host_tokens, command.lan_lease.places_bytes)
+        if not places or _blocks_here(part) < BLOCKS_HERE_MIN:
+            return
+        tokens, lease = command.kv_host_tokens, command.lan_lease
+        work = replace(self._work, kv_host_tokens=tokens, lan_lease=lease)
+        self._lent[part.layers] = work, places
+        if part.lending is None:
+            self._lend_again(part)
+
     def report(self, *, watched: bool) -> EngineReport:
         """What it holds; memory that nothing is in goes back to a PC that is short of it."""
         self._take_lenders()
@@ -213,9 +229,8 @@ class LocalEngine:
                     *(BLOCKS_HERE_MIN * BLOCK_TOKENS, part.kv.tokens_capacity),
                 )
                 continue
-            wanted = blocks_for(load.work.kv_host_tokens)
-            places = min(wanted, room_bytes // (part.kv_token_bytes * BLOCK_TOKENS))
-            if places < wanted:
+            places = _places(part, load.work.kv_host_tokens, room_bytes)
+            if places < blocks_for(load.work.kv_host_tokens):
                 log.warning(
                     "A lender holds %d of the %d tokens of KV that --kv-host-tokens asks for: "
                     "%s of memory are lent.",
@@ -242,7 +257,7 @@ class LocalEngine:
                     return
 
     def _lend_again(self, part: StageExecutor) -> threading.Thread:
-        """Start another lender for a part that has lost its own, beside the loop."""
+        """Start a lender for a part that has none, beside the loop."""
         arguments = (part, *self._lent[part.layers])
         thread = threading.Thread(target=self._lend_of, args=arguments, name="lender", daemon=True)
         thread.start()
@@ -309,6 +324,16 @@ def _room_for_kv(room: CacheRoom | None) -> int:
         return 0
     idle = max(0, read_main_memory().idle_bytes) // room.stages
     return idle // 2 if room.ram_bytes is None else min(room.ram_bytes, idle)
+
+
+def _places(part: StageExecutor, tokens: int, room_bytes: int) -> int:
+    """Blocks of so many tokens that a lender has room for."""
+    return min(blocks_for(tokens), room_bytes // (part.kv_token_bytes * BLOCK_TOKENS))
+
+
+def _blocks_here(part: StageExecutor) -> int:
+    kv = part.kv
+    return kv.blocks_here if isinstance(kv, LentBlocks) else kv.blocks_total
 
 
 def _held_bytes(part: StageExecutor) -> int:

@@ -1,4 +1,4 @@
-"""The seam between a stage and what computes its layers: an engine, behind nine methods.
+"""The seam between a stage and what computes its layers: an engine, behind ten methods.
 
 The stage owns links, the clock and the core's decisions; the engine owns the device, with weights,
 KV and states. What passes are plain values (`values`): a stage imports no torch, and whoever
@@ -21,7 +21,7 @@ from molink.engine_protocol.values import (
     StepInputs,
     StepResult,
 )
-from molink.stage_protocol.messages import LoadStage
+from molink.stage_protocol.messages import Borrow, LoadStage
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.changes import OutwardChange
 from molink_scheduler.resume import Resume
@@ -131,6 +131,10 @@ class Engine(CachedBlocks, Protocol):
     def hold(self, blocks: int) -> None:
         """Have places for so many KV blocks from now on, no more than were prepared. Memory of
         others, which nothing is in, goes back to the PC. Raises ValueError where more are held."""
+
+    def borrow(self, command: Borrow) -> None:
+        """Have KV lie at a lender as well, once that answers: `report` tells of more blocks then.
+        Where there is one, or the lease is of no use, nothing changes."""
 
     def report(self, *, watched: bool) -> EngineReport:
         """What it holds. To a PC that is short of memory it gives back what nothing is in.

@@ -21,6 +21,7 @@ from molink.errors import (
 )
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
+    Borrow,
     Command,
     EnterRing,
     Fact,
@@ -217,6 +218,10 @@ class StageHandle:
     def set_room(self, kv_tokens: int) -> None:
         """Offer its ring room for so many tokens of KV from now on."""
         self._send(SetRoom(kv_tokens))
+
+    def borrow(self, command: Borrow) -> None:
+        """Have KV lie at a lender as well."""
+        self._send(command)
 
     def set_cache_ram(self, lent_bytes: int | None) -> None:
         """Hold no more cached KV in host memory than this from now on; None: all that was taken."""

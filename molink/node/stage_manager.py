@@ -32,6 +32,7 @@ from molink.control.messages.payloads import (
     LinkKeys,
     ShadowOrder,
     StageFact,
+    StageLease,
 )
 from molink.errors import (
     DeviceMemoryError,
@@ -45,6 +46,7 @@ from molink.node.hosting import LinkRoutes, StageLauncher
 from molink.node.shadow_route import ShadowRoute
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import Borrow
 from molink.tasks import background_tasks, cancel, spawn, task_group
 
 StageState = Literal["standby", "loading", "serving"]
@@ -131,6 +133,12 @@ class StageManager:
             move = handle.move_path
             find = partial(self.routes.shadow_address, move=move)
             await self._shadow.lead(order, find, handle.set_shadow)
+
+    def borrow(self, given: StageLease) -> None:
+        """Have the stage's KV lie at a lender as well, if it is in the ring that is meant."""
+        is_meant = self.assignment is not None and self.assignment.ring == given.ring
+        if self.handle is not None and self._epoch is not None and is_meant:
+            self.handle.borrow(Borrow(given.tokens, given.lease))
 
     def limits_changed(self) -> None:
         """Tell the stage the upload cap, which may have changed: it holds at once."""

@@ -65,6 +65,8 @@ class ModelCard:
     """Names by which users call the model, where the operator gives any; none: its own name."""
     sampling: SamplingDefaults = SamplingDefaults()
     """Sampling settings that the model's makers publish."""
+    bound: str = ""
+    """Sentence on why it is shorter than the model; empty: there is nothing to say."""
     has_latents: bool = False
     """Whether it keeps latent rows in place of keys and values, which are not cut."""
 
@@ -93,6 +95,11 @@ class ModelCard:
         words = self.tokenizer.convert_ids_to_tokens([token_id]) if self.tokenizer else [None]
         return f"{token_id}" if words[0] is None else f"{words[0]!r:.80} ({token_id})"
 
-    def fitting(self, kv_tokens_capacity: int) -> "ModelCard":
-        """The card of a ring that holds at most so many tokens."""
-        return replace(self, model_len_max=min(self.model_len_max, kv_tokens_capacity))
+    def fitting(self, kv_tokens_capacity: int, *, borrows: bool = False) -> "ModelCard":
+        """The card of a ring that holds at most so many tokens; `borrows`: with what lenders hold
+        of them."""
+        if kv_tokens_capacity >= self.model_len_max:
+            return self
+        room = f"{kv_tokens_capacity:,} tokens, with all that is lent to them"
+        bound = f"Its stages have room for {room}." if borrows else ""
+        return replace(self, model_len_max=kv_tokens_capacity, bound=bound)

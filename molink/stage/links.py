@@ -21,6 +21,8 @@ from typing import assert_never
 from molink.errors import FrameError, LinkFullError, LinkLostError, StageError
 from molink.stage.shadow_link import ShadowLink
 from molink.stage_protocol.messages import (
+    BetweenSteps,
+    Borrow,
     EnterRing,
     Fact,
     FollowRing,
@@ -28,7 +30,6 @@ from molink.stage_protocol.messages import (
     JoinRing,
     LinkSteering,
     LoadStage,
-    LoopCommand,
     MovePath,
     OutgoingLink,
     PathMoved,
@@ -170,7 +171,7 @@ class StageLinks:
         self._keys[name] = far_end[1]
         return link
 
-    def handle(self, command: LinkSteering | LoopCommand) -> None:
+    def handle(self, command: LinkSteering | BetweenSteps) -> None:
         """Carry out a command about the links at once, from any thread."""
         match command:
             case SetAllowed(keys):
@@ -190,7 +191,7 @@ class StageLinks:
             case JoinRing(epoch=epoch) | FollowRing(epoch=epoch):
                 self._is_held, self._latest_epoch = False, epoch
                 self.wake()  # The loop carries it out.
-            case LoadStage() | SetRoom():
+            case LoadStage() | SetRoom() | Borrow():
                 self.wake()  # The loop carries it out.
             case _:
                 assert_never(command)

@@ -17,10 +17,12 @@ import signal
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
+from molink.engine_protocol.engine import Engine
 from molink.errors import (
     DeviceMemoryError,
     LinkLostError,
@@ -34,6 +36,8 @@ from molink.printable import PrintableStream
 from molink.quick_imports import quick_imports
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
+    BetweenSteps,
+    Borrow,
     EnterRing,
     Fact,
     FollowRing,
@@ -44,6 +48,7 @@ from molink.stage_protocol.messages import (
     LoopCommand,
     MovePath,
     OutgoingLink,
+    RoomCommand,
     SetAllowed,
     SetCacheRam,
     SetRoom,
@@ -136,7 +141,8 @@ class SupervisorPipe:
         self._steering_lock = threading.Lock()
         self._early: dict[object, Steering] = {}
         self._next: list[LoadStage | EnterRing] = []
-        self._rooms: deque[SetRoom] = deque(maxlen=1)
+        self._rooms: dict[type[RoomCommand], RoomCommand] = {}
+        self._rooms_lock = threading.Lock()
         self._handle: Steered | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -152,16 +158,17 @@ class SupervisorPipe:
         assert isinstance(command, EnterRing), f"expected EnterRing, got {command}"
         return command
 
-    def next_command(self) -> LoopCommand | None:
+    def next_command(self) -> BetweenSteps | None:
         """The next command about the ring's next epoch, of an epoch to join only the last; or else
-        the last one about the stage's room."""
+        one about the stage's room, of each kind the last."""
         while not self._queue.empty():
             if self._next and isinstance(self._next[-1], EnterRing):
                 self._next.pop()
             self._next.append(self._queue.get())
         if self._next:
             return self._next.pop(0)
-        return self._rooms.popleft() if self._rooms else None
+        with self._rooms_lock:
+            return self._rooms.popitem()[1] if self._rooms else None
 
     def steer(self, handle: Steered) -> None:
         """Call `handle` from now on with each command that steers a running stage, and when
@@ -198,8 +205,9 @@ class SupervisorPipe:
                 is_first = isinstance(command, JoinRing) and command.resume is None
                 if self._handle is not None and not is_first:
                     self._handle(command)
-            case SetRoom() as command:
-                self._rooms.append(command)
+            case SetRoom() | Borrow() as command:
+                with self._rooms_lock:
+                    self._rooms[type(command)] = command
                 if self._handle is not None:
                     self._handle(command)
             case (
@@ -221,6 +229,19 @@ class SupervisorPipe:
                 return
             subject = command.link if isinstance(command, MovePath) else type(command)
             self._early[subject] = command
+
+
+def borrowing(
+    engine: Engine, next_command: Callable[[], BetweenSteps | None]
+) -> Callable[[], LoopCommand | None]:
+    """The commands of a stage's loop but for those to borrow, which its engine takes meanwhile."""
+
+    def next_of_loop() -> LoopCommand | None:
+        while isinstance(command := next_command(), Borrow):
+            engine.borrow(command)
+        return command
+
+    return next_of_loop
 
 
 def _private_stdout() -> BinaryIO:
@@ -265,9 +286,9 @@ def main() -> None:
             from molink.stage.start import start_stage
 
         load = supervisor.expect_load()
-        commands = supervisor.expect_join, supervisor.next_command
-        talk = supervisor.report, *commands, supervisor.steer
         engine = LocalEngine(cache(load_tokenizer), lender_starts(), computing_here())
+        commands = supervisor.expect_join, borrowing(engine, supervisor.next_command)
+        talk = supervisor.report, *commands, supervisor.steer
         loop = start_stage(engine, LocalEngine, load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:

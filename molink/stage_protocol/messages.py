@@ -216,6 +216,15 @@ class SetRoom:
 
 
 @dataclass(frozen=True, slots=True)
+class Borrow:
+    """Command: have KV of so many tokens lie at this lender as well, where none holds any; the ring
+    is offered the places once they are there."""
+
+    kv_host_tokens: Annotated[int, Ge(1)]
+    lan_lease: LanLease
+
+
+@dataclass(frozen=True, slots=True)
 class MovePath:
     """Command: lead a link to another address of the same neighbour; PathMoved answers."""
 
@@ -329,16 +338,22 @@ Steering = LinkSteering | SetCacheRam
 EnterRing = JoinRing | FollowRing
 """Commands to take part in a ring's epoch."""
 
+RoomCommand = SetRoom | Borrow
+"""Commands about a stage's room, of each kind the last."""
+
 LoopCommand = LoadStage | EnterRing | SetRoom
 """Commands that a stage's loop takes between two steps; a running stage hears of them before."""
 
-LinkSteered = Callable[[LinkSteering | LoopCommand], None]
+BetweenSteps = LoopCommand | Borrow
+"""All commands that a stage takes between two steps."""
+
+LinkSteered = Callable[[LinkSteering | BetweenSteps], None]
 """Carries out what a running stage is told of its links."""
 
-Steered = Callable[[Steering | LoopCommand], None]
+Steered = Callable[[Steering | BetweenSteps], None]
 """Carries out all that a running stage is told."""
 
-Command = LoopCommand | Steering
+Command = BetweenSteps | Steering
 Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
 
 LINES: Kinds[Command | Fact] = Kinds(
@@ -347,6 +362,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "join_ring": JoinRing,
         "follow_ring": FollowRing,
         "set_room": SetRoom,
+        "borrow": Borrow,
         "set_allowed": SetAllowed,
         "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,

@@ -61,6 +61,34 @@ def test_host_memory_makes_the_longest_request_longer(nodes):
     assert plan["host"] == [] and "each PC lends" not in run(*asked)
 
 
+def test_what_pcs_of_one_cell_lend_makes_the_longest_request_longer(tmp_path):
+    """anna has the smallest room for KV, and ben in her LAN memory for much more."""
+    path, home = tmp_path / "cells.toml", 'cell = "home"\n'
+    anna, ben = PC.format("anna", "rtx3060", 40), PC.format("ben", "rtx4090", 20)
+    path.write_text(anna + home + "lends_ram_gib = 64\n" + ben + home + "lends_ram_gib = 64\n")
+    asked = ("qwen-7b", "--nodes", path, "--split", "even")
+    stages = json.loads(run(*asked, "--json"))["rings"][0]["stages"]
+    own = min(stage["kv_tokens"] for stage in stages)
+    (said,) = json.loads(run(*asked, "--json"))["host"]
+    assert said.startswith(f"No request has more than {own:,} tokens, or ")
+    longer = int(said.split(" or ")[1].split()[0].replace(",", ""))
+    assert longer > own and "of ben" in said
+    far = '[[links]]\nbetween = ["anna", "ben"]\none_way_ms = 15\n'
+    path.write_text(path.read_text() + far)
+    first, second, last = json.loads(run(*asked, "--json"))["host"]
+    assert first.startswith(("anna lends ben nothing: ", "ben lends anna nothing: "))
+    assert "layers x 30 ms are" in first and "layers x 30 ms are" in second
+    assert (
+        last == f"No request has more than {own:,} tokens: nobody lends the stage that has least."
+    )
+
+
+def test_memory_that_is_lent_to_no_cell_is_refused(tmp_path):
+    path = tmp_path / "cells.toml"
+    path.write_text(PC.format("anna", "rtx3060", 40) + "lends_ram_gib = 8\n")
+    assert "has lends_ram_gib 8, but no cell" in refused("qwen-7b", "--nodes", path)
+
+
 def test_a_lender_outside_a_lan_is_refused_with_the_figure(nodes):
     far = " ".join(run("qwen-7b", "--nodes", nodes, "--lender-ms", 60).split())
     assert "A lender 60 ms away is refused" in far and "layers x 60 ms are" in far

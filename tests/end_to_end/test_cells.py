@@ -1,6 +1,10 @@
 """A stage whose PC has too little memory borrows of another PC, by an operator's word."""
 
+import asyncio
 import json
+from functools import partial
+
+import psutil
 
 from molink.models import DEMO_MODEL_DIR
 from tests.end_to_end.clusters import cluster
@@ -30,6 +34,24 @@ async def asked(tools, made, prompt: list[int]) -> list[int]:
     status, answer = await tools.post(made.url, "/generate", body)
     assert status == 200, answer
     return answer["token_ids"]
+
+
+async def longest(tools, made) -> int:
+    """Tokens of the longest request that is let in."""
+    models = await tools.get(made.url, "/v1/models")
+    return models["data"][0]["max_model_len"]
+
+
+async def decodes(tools, made) -> bool:
+    requests = (await tools.get(made.url, "/cluster/requests"))["requests"]
+    return any(one["tokens"] > 3 and one["state"] == "decode" for one in requests)
+
+
+def lenders(agent) -> list[psutil.Process]:
+    """Processes that lend to the LAN now, forks of one of the same name."""
+    family = psutil.Process(agent.process.pid).children(recursive=True)
+    found = [one for one in family if "molink.lender.lan" in " ".join(one.cmdline())]
+    return [one for one in found if one.ppid() in {other.pid for other in found}]
 
 
 def cells(made) -> dict:
@@ -72,6 +94,41 @@ async def test_a_stage_borrows_what_its_ring_lacks_for_the_longest_request(tools
         report = cells(made)
         assert sum(pc["borrowed_bytes"] for pc in report["pcs"]) > 0, report
         assert await asked(tools, made, LONG) == answered(tools, LONG)
+        forgotten = made.operator("cell", "forget", "anna", "ben", "--url", made.url)
+        assert forgotten.returncode == 0, forgotten.stderr
+        await told(tools, made, lambda report: not any(pc["held_bytes"] for pc in report["pcs"]))
+        assert await asked(tools, made, SHORT) == answered(tools, SHORT)
+
+
+async def test_a_ring_that_stands_borrows_once_its_cell_is_confirmed(tools, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(BUSY_PC)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    with cluster(
+        tmp_path, DEMO_MODEL_DIR, *OPTIONS, "--split", "even", environment=environment
+    ) as made:
+        for name, memory_gb in (("anna", LITTLE_GB), ("ben", LITTLE_GB), ("cleo", "0.03")):
+            made.join(name, "--memory-gb", memory_gb, "--threads", "1", known_steps=True)
+        made.up.line("ready")
+        stages = {name: one.stage_pids()[:1] for name, one in made.agents.items()}
+        assert await longest(tools, made) < len(LONG) + 30
+        for name in ("anna", "ben"):
+            lend(made, name)
+        confirmed = made.operator("cell", "confirm", "anna", "ben", "--url", made.url)
+        assert confirmed.returncode == 0, confirmed.stderr
+        served = asyncio.create_task(asked(tools, made, SHORT))
+
+        async def has_grown():
+            return await longest(tools, made) == 2048
+
+        await tools.eventually(has_grown, within_s=120)
+        assert await served == answered(tools, SHORT)
+        assert await asked(tools, made, LONG) == answered(tools, LONG)
+        answering = asyncio.create_task(asked(tools, made, LONG))
+        await tools.eventually(partial(decodes, tools, made), within_s=120)
+        lender = next(one for agent in made.agents.values() for one in lenders(agent))
+        lender.kill()
+        assert await answering == answered(tools, LONG)
+        assert stages == {name: one.stage_pids()[:1] for name, one in made.agents.items()}
         forgotten = made.operator("cell", "forget", "anna", "ben", "--url", made.url)
         assert forgotten.returncode == 0, forgotten.stderr
         await told(tools, made, lambda report: not any(pc["held_bytes"] for pc in report["pcs"]))

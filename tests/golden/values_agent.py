@@ -42,7 +42,7 @@ from molink_agent.windows.wslconfig import with_mirrored, without_ours
 from tests.agent.daemon.agents import agent_with
 from tests.golden.codec import Codec
 from tests.golden.fixed_random import fixed_random, numbered
-from tests.golden.values_control import PAYLOADS, SIZE
+from tests.golden.values_control import SIZE
 from tests.golden.values_joining import (
     COORDINATOR_PAIR,
     COORDINATOR_SECRET,
@@ -52,6 +52,7 @@ from tests.golden.values_joining import (
     answer_with_everything,
 )
 from tests.golden.values_rings import HEALTH
+from tests.golden.values_told import PAYLOADS
 
 
 def in_folder(write, name: str):

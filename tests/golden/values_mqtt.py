@@ -8,7 +8,8 @@ from molink.control.client import ControlClient
 from molink.control.messages.topics import ASSIGNMENT, FACT, HEALTH, PRESENCE, SERVICES
 from tests.control.raw_client import CONNACK, PUBACK, PUBLISH, SUBACK, RawClient
 from tests.golden.codec import Codec
-from tests.golden.values_control import NODE, PAYLOADS
+from tests.golden.values_control import NODE
+from tests.golden.values_told import PAYLOADS
 
 CONNECT, SUBSCRIBE, DISCONNECT = 1, 8, 14
 

@@ -36,6 +36,7 @@ from molink.stage_protocol.health import (
 from molink.stage_protocol.lan_lease import LanLease
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
+    Borrow,
     FollowRing,
     HoldLinks,
     JoinRing,
@@ -223,6 +224,7 @@ LINES.add(
     set_cache_ram_none=lambda: SetCacheRam(None),
     hold_links=HoldLinks,
     set_room=lambda: SetRoom(320),
+    borrow=lambda: Borrow(4096, LanLease("192.168.1.20", 4000, 17, "0a" * 32, 2**62, 2**30)),
     move_path_next=lambda: MovePath("next", "tcp://10.0.0.2:7000"),
     move_path_coordinator=lambda: MovePath("coordinator", "tcp://[::1]:1"),
     move_path_to_the_relay=lambda: MovePath("next", "tcp://127.0.0.1:7000", relayed=True),

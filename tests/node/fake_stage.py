@@ -54,6 +54,7 @@ class FakeHandle:
     """How often it was told to give no link up."""
     shadow: object = None
     """Where it was told that the next stage's shadow is."""
+    borrowed: list = field(default_factory=list)
     extended: list = field(default_factory=list)
     """Layers that it was told to load beside its own."""
     missing: tuple = ()
@@ -90,6 +91,9 @@ class FakeHandle:
 
     def set_shadow(self, command):
         self.shadow = command
+
+    def borrow(self, command):
+        self.borrowed.append(command)
 
     def hold_links(self):
         self.held += 1

@@ -7,12 +7,13 @@ import pytest
 
 from molink.control.messages.assignment import Assignment, Follow, GoOn, Hold, Join
 from molink.control.messages.base import Unreadable
-from molink.control.messages.payloads import LinkKeys, ShadowOrder, StageLink
+from molink.control.messages.payloads import LinkKeys, ShadowOrder, StageLease, StageLink
 from molink.coordinator.local.local_node import DirectRoutes
 from molink.errors import DeviceMemoryError, LinkLostError, NoRoomError, StageError, UserError
 from molink.node import stage_manager
 from molink.node.stage_manager import StageManager
-from molink.stage_protocol.messages import FollowRing, JoinRing, LoadStage, SetShadow
+from molink.stage_protocol.lan_lease import LanLease
+from molink.stage_protocol.messages import Borrow, FollowRing, JoinRing, LoadStage, SetShadow
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
@@ -299,6 +300,22 @@ async def test_a_stage_is_led_to_the_shadow_of_the_next_one_in_its_epoch():
             while h.handles[0].shadow is None:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert h.handles[0].shadow == SetShadow(JOINED.epoch, "tcp://127.0.0.1:7", None)
+
+
+async def test_a_stage_is_given_a_lease_while_it_is_in_the_ring_that_is_meant():
+    lease = LanLease("127.0.0.1", 4000, 7, "0a" * 32, 1, 2**20)
+    meant, other = (StageLease(ring=ring, tokens=64, lease=lease) for ring in (JOINED.ring, 99))
+    async with hosted() as h:
+        h.manager.borrow(meant)
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        h.manager.borrow(meant)
+        await h.manager.assign(JOINED)
+        await h.until("ready")
+        h.manager.borrow(other)
+        assert h.handles[0].borrowed == []
+        h.manager.borrow(meant)
+        assert h.handles[0].borrowed == [Borrow(64, lease)]
 
 
 async def test_a_shadow_joins_without_a_place_and_then_takes_one_in_the_same_process():

@@ -8,17 +8,26 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from molink.stage.stage_process import EXIT_FAILED, FACTS_WAITING_MAX, SupervisorPipe
+from molink.stage.stage_process import (
+    EXIT_FAILED,
+    FACTS_WAITING_MAX,
+    SupervisorPipe,
+    borrowing,
+)
 from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.lan_lease import LanLease
 from molink.stage_protocol.messages import (
+    Borrow,
     JoinRing,
     LoadStage,
     MovePath,
     PathMoved,
     SetAllowed,
+    SetRoom,
     StageReady,
     StageWork,
     decode_line,
@@ -163,3 +172,19 @@ def test_a_stage_that_has_joined_is_told_that_its_ring_goes_on(pipes):
     pipes.say(epochs[0], LOAD, *epochs)
     assert [obeyed.get(timeout=30) for _ in range(4)][1] == LOAD
     assert [pipes.stage.next_command() for _ in range(3)] == [LOAD, epochs[-1], None]
+
+
+def test_what_is_to_be_borrowed_goes_to_the_engine_and_never_to_the_loop(pipes):
+    """Of each kind of command about room the last one counts."""
+
+    steered: queue.SimpleQueue = queue.SimpleQueue()
+    pipes.stage.steer(steered.put)
+    lease = LanLease("127.0.0.1", 4000, 7, "0a" * 32, 1, 2**20)
+    lent, room = [Borrow(tokens, lease) for tokens in (64, 128)], SetRoom(320)
+    pipes.say(lent[0], lent[1], room)
+    assert [steered.get(timeout=5) for _ in range(3)] == [*lent, room]
+    given: list[Borrow] = []
+    engine = SimpleNamespace(borrow=given.append)
+    next_command = borrowing(engine, pipes.stage.next_command)
+    assert [next_command(), next_command()] == [room, None]
+    assert given == [lent[1]]

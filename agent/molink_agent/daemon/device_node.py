@@ -24,12 +24,14 @@ from molink.control.messages.payloads import (
     ProbeOrder,
     Services,
     ShadowOrder,
+    StageLease,
 )
 from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
     CELL,
     COORDINATOR,
+    LEASE,
     LINK_KEYS,
     PROBE,
     SEEN,
@@ -70,6 +72,7 @@ Command = (
     | ProbeOrder
     | Assignment
     | ShadowOrder
+    | StageLease
     | CellOrder
     | CoordinatorPresence
 )
@@ -82,6 +85,7 @@ TOPICS: tuple[Topic[Any], ...] = (
     PROBE,
     ASSIGNMENT,
     SHADOW,
+    LEASE,
     CELL,
     COORDINATOR,
 )
@@ -308,9 +312,8 @@ class DeviceNode:
             case Assignment():
                 if isinstance(message.command, Stop) or self._speaks(message.protocol):
                     await self.stage.assign(message)
-            case ShadowOrder():
-                if self._speaks(message.protocol):
-                    await self.stage.lead_to_shadow(message)
+            case ShadowOrder() | StageLease():
+                await self._take_of_ring(message)
             case CellOrder():
                 await self._take_cell(message)
             case CoordinatorPresence():
@@ -320,6 +323,13 @@ class DeviceNode:
                     await self.reports.coordinator_speaks(speaks)
             case other:
                 assert_never(other)
+
+    async def _take_of_ring(self, order: ShadowOrder | StageLease) -> None:
+        """Take what its stage is told while it serves."""
+        if isinstance(order, StageLease):
+            self.stage.borrow(order)
+        elif self._speaks(order.protocol):
+            await self.stage.lead_to_shadow(order)
 
     async def _take_cell(self, order: CellOrder) -> None:
         """Take an order about leases; a further device of a PC gets none."""

@@ -134,7 +134,7 @@ def plan(
         if planned.undrafted and drafter in TAIL_DRAFTERS:
             quality.append(f"Planned without drafts of the tail: {planned.undrafted}.")
         name, found = planned.name, _make_plan(planned, nodes_path, goal, split, rings_max)
-        room = _host_lines(planned, found, kv_host_tokens)
+        room = _host_lines(planned, found, kv_host_tokens) + _cell_lines(planned, found, nodes_path)
     room += _lender_lines(found, lender_ms)
     _show(found, name, quality, room, as_json=as_json)
 
@@ -148,6 +148,16 @@ def _host_lines(planned: "PlannedModel", found: "Plan", host_tokens: int) -> lis
         return ["Layers with latent attention lend nothing to their PCs' memory."]
     kept = planned.cost.kept_of_token
     return [host_line(ring, kept, host_tokens) for ring in found.rings]
+
+
+def _cell_lines(planned: "PlannedModel", found: "Plan", nodes_path: Path) -> list[str]:
+    """What PCs of one cell lend each other, as far as the model's layers can lie at a lender."""
+    from molink.cli.models.cell_plan import cell_lines
+    from molink.config.node_file import read_node_file
+
+    if planned.shape.expansion_parameters:
+        return []
+    return cell_lines(found, read_node_file(nodes_path), planned.cost.kept_of_token)
 
 
 def _lender_lines(found: "Plan", lender_ms: float | None) -> list[str]:

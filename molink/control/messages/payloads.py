@@ -39,6 +39,7 @@ from molink.control.messages.cell import CellFacts
 from molink.control.versions import UNTOLD
 from molink.json_object import JsonObject
 from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.lan_lease import LanLease
 from molink.stage_protocol.messages import (
     DRAFTER_KV_TOKENS_MAX,
     HEALTH,
@@ -354,6 +355,16 @@ class ShadowOrder(Message):
     """Protocol that the ring speaks, and so the shadow."""
     link: StageLink | None = None
     """Link to the shadow; None: there is no shadow any more."""
+
+
+class StageLease(Message):
+    """Lease that a stage of a ring is given while it serves: where its KV may lie as well."""
+
+    ring: Number
+    """Ring of the stage; one of any other gets nothing."""
+    tokens: Annotated[int, Field(ge=1, le=NUMBER_MAX)]
+    """Tokens of KV that it has room for."""
+    lease: LanLease
 
 
 class CoordinatorPresence(Message):

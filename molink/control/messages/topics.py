@@ -26,6 +26,7 @@ from molink.control.messages.payloads import (
     Services,
     ShadowOrder,
     StageFact,
+    StageLease,
 )
 from molink.printable import printable_line
 
@@ -90,6 +91,9 @@ LINK_KEYS = _topic("node/{node}/told/link-keys", LinkKeys)
 """Public keys whose links it accepts: the coordinator vouches for them."""
 SHADOW = _topic("node/{node}/told/shadow", ShadowOrder)
 """Where the shadow of the next stage is."""
+LEASE = _topic("node/{node}/told/lease", StageLease, retained=False)
+"""Room at a lender that its stage has from now on; it holds a key, and none but that stage may
+come for it later."""
 SERVICES = _topic("node/{node}/told/services", Services)
 """Relay, measurements, STUN: where they are, and the keys to them."""
 PROBE = _topic("node/{node}/told/probe", ProbeOrder)

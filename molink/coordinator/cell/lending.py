@@ -18,13 +18,22 @@ from molink.control.messages.assignment import Load
 from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import AssignedWork
 from molink.control.messages.topics import CELL
-from molink.coordinator.cell.driver import DEBTOR_INCARNATION, RAM, CellDriver
+from molink.coordinator.cell.driver import CellDriver
 from molink.coordinator.cell.pairs import ConfirmedPairs
-from molink.coordinator.cell.values import Grant, PcSeen, RoomWanted, pcs_seen
+from molink.coordinator.cell.standing import StandingLeases
+from molink.coordinator.cell.values import (
+    DEBTOR_INCARNATION,
+    RAM,
+    Grant,
+    PcSeen,
+    RoomWanted,
+    pcs_seen,
+)
 from molink.coordinator.nodes.hub import ControlHub
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.model_planner import KvFigures
 from molink.coordinator.ring.agent_stage import AgentStage
+from molink.coordinator.ring.lent_room import own_tokens
 from molink.errors import ErrorGuard
 from molink.stage_protocol.lan_lease import LanLease
 from molink.tasks import Signal
@@ -50,6 +59,10 @@ class Lenders(Protocol):
     def adopt(self, stages: Sequence[AgentStage]) -> None:
         """Count leases that stages of a ring have which is taken over."""
 
+    async def serve(self, ring: int, stages: Sequence[AgentStage]) -> None:
+        """Give stages of a ring that stands, and lack room, leases as lenders come; until
+        cancelled."""
+
     def give_back(self, node_ids: Iterable[str]) -> None:
         """End the leases of nodes whose stages have ended."""
 
@@ -62,6 +75,9 @@ class NoLenders:
 
     def adopt(self, stages: Sequence[AgentStage]) -> None:
         """There is nothing to count: no stage here has a lease."""
+
+    async def serve(self, ring: int, stages: Sequence[AgentStage]) -> None:
+        """There is nothing to give."""
 
     def give_back(self, node_ids: Iterable[str]) -> None:
         """There is nothing to end: no stage here has a lease."""
@@ -88,8 +104,10 @@ class CellLending:
     _claims: dict[str, tuple[Node, AssignedWork, LanLease]] = field(default_factory=dict)
     """Leases of an earlier start whose lenders are not seen yet, by node."""
     _ticked: Signal = field(default_factory=Signal)
+    _standing: StandingLeases = field(init=False)
 
     def __post_init__(self) -> None:
+        self._standing = StandingLeases(self)
         first = int(1e3 * time.time())  # More than an earlier start has given in its time.
         self.driver = CellDriver(first, lambda: secrets.token_hex(32), time.monotonic())
 
@@ -131,13 +149,13 @@ class CellLending:
             self.refused.pop(wanted.pc, None)
         with suppress(TimeoutError):
             async with asyncio.timeout(BORROW_WITHIN_S):
-                while not wants.keys() <= self.driver.outcomes.keys():
+                while any(self.driver.outcome(one) is None for one in wants):
                     await self._ticked.wait()
-        for stage in stages:
-            outcome = self.driver.outcomes.pop(stage.node.node_id, None)
+        for stage in [one for one in stages if one.node.node_id in wants]:
+            outcome = self.driver.outcome(stage.node.node_id)
             if isinstance(outcome, Grant) and outcome.tokens > self._host_tokens(stage):
                 give(stage, outcome)
-            elif stage.node.node_id in wants:
+            else:
                 self.driver.drop(stage.node.node_id)
                 self.refused[stage.node.pc] = outcome if isinstance(outcome, str) else TOO_LATE
 
@@ -147,11 +165,23 @@ class CellLending:
             if (lease := stage.work.lan_lease) is not None:
                 self._claims[stage.node.node_id] = stage.node, stage.work, lease
 
+    async def serve(self, ring: int, stages: Sequence[AgentStage]) -> None:
+        """Give stages of a ring that stands, and lack room, leases as lenders come; until
+        cancelled."""
+        await self._standing.serve(ring, stages)
+
     def give_back(self, node_ids: Iterable[str]) -> None:
         """End the leases of nodes whose stages have ended."""
         for node_id in node_ids:
             self._claims.pop(node_id, None)
+            self._standing.forget(node_id)
             self.driver.drop(node_id)
+
+    def lacking(self, stages: Sequence[AgentStage]) -> list[RoomWanted]:
+        """Room that stages lack which serve, but for those with lenders in their own PCs, or with
+        layers of two stages: they have no use for another one's."""
+        able = {one.node.node_id for one in stages if _may_borrow(one)}
+        return [one for one in self._wants(stages) if one.node_id in able]
 
     def _wants(self, stages: Sequence[AgentStage]) -> list[RoomWanted]:
         """Room that stages lack for the longest request, as far as it is of use: what a stage that
@@ -167,7 +197,7 @@ class CellLending:
             RoomWanted(
                 node_id=stage.node.node_id,
                 pc=stage.node.pc,
-                tokens=target - (stage.work.kv_tokens or 0),
+                tokens=target - self._own_tokens(stage),
                 token_bytes=figures.token_bytes,
                 layers=stage.layers[1] - stage.layers[0],
                 row_bytes=figures.row_bytes,
@@ -179,7 +209,12 @@ class CellLending:
 
     def _tokens(self, stage: AgentStage) -> int:
         """Tokens that a stage holds by itself, with its own PC's memory."""
-        return (stage.work.kv_tokens or 0) + self._host_tokens(stage)
+        host_tokens = self._host_tokens(stage) if stage.loaded is None else 0
+        return self._own_tokens(stage) + host_tokens
+
+    def _own_tokens(self, stage: AgentStage) -> int:
+        """Tokens that a stage holds, or is to hold, before it borrows."""
+        return (stage.work.kv_tokens or 0) if stage.loaded is None else own_tokens(stage)
 
     def _host_tokens(self, stage: AgentStage) -> int:
         """Tokens that its own PC's memory holds for a stage, where it was asked for."""
@@ -202,6 +237,11 @@ class CellLending:
             of = node_id, DEBTOR_INCARNATION, f"{lender}{RAM}", self.seen[lender].facts.started
             lease = Lease(lan.lease, *of, wanted.blocks, wanted.block_bytes)
             self.driver.adopt(Grant(wanted, lender, lease, lan))
+
+
+def _may_borrow(stage: AgentStage) -> bool:
+    has_own = stage.work.kv_host_tokens > 0 and stage.work.lan_lease is None
+    return not has_own and isinstance(stage.command, Load)
 
 
 def give(stage: AgentStage, grant: Grant) -> None:

@@ -14,6 +14,13 @@ LAN_BYTES_PER_S = 125e6
 """Rate of a link in a LAN that nobody has measured: Gigabit Ethernet."""
 
 
+DEBTOR_INCARNATION = 1
+"""A stage's leases are given back when its ring ends, so it is never taken for another one."""
+
+RAM = "/ram"
+"""Ending of a lender's name in the ledger, behind its PC's id."""
+
+
 @dataclass(frozen=True, slots=True)
 class PcSeen:
     """PC of a cell that is here, by its last heartbeat."""

@@ -115,11 +115,15 @@ class LocalEndpoint:
         """Watch the emulators. Raises StageError when one ends."""
         await gathered(emulator.watch() for emulator in self._emulators)
 
+    def fitting(self, ring: Ring) -> ModelCard:
+        """The card of the model as a ring has room for it."""
+        terms = ring.terms.ring
+        return self.card.fitting(terms.tokens_most, borrows=terms.requests_max is not None)
+
     def client(self, ring: Ring) -> RingClient:
         """A client of a ring to whose head no link is open yet."""
         assert self._links is not None, "the tail is awaited first"
-        card = self.card.fitting(ring.terms.ring.tokens_most)
-        return RingClient(card, ring, self._links, head_silent=lambda: None)
+        return RingClient(self.fitting(ring), ring, self._links, head_silent=lambda: None)
 
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head. Raises RingError."""

@@ -223,9 +223,10 @@ class AgentStage:
         return stage
 
     def replaced(self, kv_tokens: int) -> "AgentStage":
-        """The stage that takes its place on its node, with room for so many tokens as the ring
-        counts with; its layers are to be loaded."""
-        own_tokens = max(BLOCK_TOKENS, kv_tokens - self.work.kv_host_tokens)
+        """The stage that takes its place on its node, with room for so many tokens as each of its
+        ring has without lenders in the LAN; its layers are to be loaded."""
+        host_tokens = 0 if self.work.lan_lease is not None else self.work.kv_host_tokens
+        own_tokens = max(BLOCK_TOKENS, kv_tokens - host_tokens)
         load = Load(work=replace(self.work, kv_tokens=own_tokens))
         assignment = self.assignment.model_copy(update={"command": load})
         return replace(self, assignment=assignment, loaded=None, pid=None, _loading=None)

@@ -95,11 +95,15 @@ class CoordinatorEndpoint:
             self._keeper, self.path = None, Path("none")
             self._found.clear()
 
+    def fitting(self, ring: Ring) -> ModelCard:
+        """The card of the model as a ring has room for it."""
+        terms = ring.terms.ring
+        return self.card.fitting(terms.tokens_most, borrows=terms.requests_max is not None)
+
     def client(self, ring: Ring) -> RingClient:
         """A client of a ring to whose head no link is open yet."""
         assert self._links is not None, "the tail is awaited first"
-        card = self.card.fitting(ring.terms.ring.tokens_most)
-        return RingClient(card, ring, self._links, lambda: self._failed(self.path))
+        return RingClient(self.fitting(ring), ring, self._links, lambda: self._failed(self.path))
 
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head once there is a path to it. Raises RingError."""

@@ -13,6 +13,7 @@ from molink.control.messages.assignment import GoOn
 from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
+from molink.coordinator.ring.lent_room import own_least
 from molink.coordinator.ring.ring import Ring, tokens_asked
 from molink.coordinator.ring.room_watch import terms_now
 from molink.coordinator.upkeep.neighbours import extended, has_grown, in_places
@@ -161,7 +162,7 @@ class Recovery:
                     await self._load(ring, places)
                 case ListRequests():
                     terms = replace(ring.terms, ring=terms_now(ring.terms.ring, stages))
-                    ring = replace(ring, terms=terms)
+                    ring = client.ring = replace(ring, terms=terms)
                     self._advance(ring, RequestsListed(self._attempt, client.to_resume()))
                 case JoinEpoch(resumes):
                     ring = await self._join(ring, resumes)
@@ -279,7 +280,8 @@ async def _until_lost(stage: AgentStage) -> None:
 
 def _as_it_serves(ring: Ring) -> RingRecovery:
     terms = ring.terms.ring
-    room = RingRoom(terms.tokens_most, terms.state_slots, terms.prefix_cache)
+    tokens = own_least(ring.stages, terms.tokens_most)
+    room = RingRoom(tokens, terms.state_slots, terms.prefix_cache)
     return RingRecovery(room, tuple(map(_member, ring.stages)))
 
 
@@ -296,7 +298,7 @@ def _offer(stage: AgentStage | None) -> Filler | None:
 
 
 def _tokens_asked(ring: Ring) -> int:
-    return tokens_asked(ring.terms.ring.tokens_most)
+    return tokens_asked(own_least(ring.stages, ring.terms.ring.tokens_most))
 
 
 def _too_small(stage: AgentStage, lacks: str) -> StageError:

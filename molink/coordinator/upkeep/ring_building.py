@@ -16,6 +16,7 @@ from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import JoinTerms, Ring
 from molink.errors import StageError
+from molink.serving.model_card import ModelCard
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
@@ -192,6 +193,9 @@ class RingEndpoint(Protocol):
     async def watch(self, ring: Ring) -> None:
         """Keep both links of a ring that has joined going, until cancelled. Raises StageError when
         one cannot go on."""
+
+    def fitting(self, ring: Ring) -> ModelCard:
+        """The card of the model as a ring has room for it."""
 
     def client(self, ring: Ring) -> RingClient:
         """A client of a ring to whose head no link is open yet."""

@@ -21,7 +21,7 @@ from molink.coordinator.requests.intake import ServingRing
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.cache_use import CacheSources
 from molink.coordinator.ring.client import RingClient
-from molink.coordinator.ring.lender_watch import watch_lenders
+from molink.coordinator.ring.lender_watch import on_grown_terms, watch_lenders
 from molink.coordinator.ring.ring import Ring
 from molink.coordinator.ring.stage_watch import StageFailure, silences_s
 from molink.coordinator.upkeep.neighbours import has_grown
@@ -29,7 +29,7 @@ from molink.coordinator.upkeep.recovery import Recovery, Resumption
 from molink.coordinator.upkeep.ring_building import RingEndpoint, build_ring
 from molink.coordinator.upkeep.ring_progress import ForecastPace, RingProgress, Stuck
 from molink.coordinator.upkeep.take_over import KeptRing, RingKeeper
-from molink.errors import ErrorGuard, LenderLostError, MolinkError, RingError, StageError
+from molink.errors import ErrorGuard, LendersChangedError, MolinkError, RingError, StageError
 from molink.serving.events import EventKind
 from molink.stage_protocol.progress import StageProgress
 from molink.tasks import background_tasks, gathered, unless
@@ -208,7 +208,8 @@ class RingSupervisor:
             tasks.create_task(ring.watch())
             tasks.create_task(self._watch_silence(ring))
             tasks.create_task(self._watch_rows(ring))
-            tasks.create_task(watch_lenders(ring.stages))
+            tasks.create_task(watch_lenders(ring))
+            tasks.create_task(self.lenders.serve(self.number, ring.stages))
             tasks.create_task(self.endpoint.watch(ring))
             if self._serving is None or resumption is None:
                 client = await self._connected(ring)
@@ -216,8 +217,8 @@ class RingSupervisor:
                 tasks.create_task(self._watch_progress(client))
                 async with asyncio.timeout(OPEN_TIMEOUT_S):
                     await client.choose_codec(self.codec)
-                chosen = f"packs activations as {client.codec.codec}: {client.codec.reason}"
-                self._note("codec", chosen)
+                codec = client.codec
+                self._note("codec", f"packs activations as {codec.codec}: {codec.reason}")
                 self._serving = self._serving_ring(client)
                 self._take_requests()
                 elapsed_s = self.clock() - self._planned_at
@@ -241,7 +242,8 @@ class RingSupervisor:
         is_spoilt = any(stage.node.quarantined for stage in ring.stages)
         if client is None or client.unready_reason is not None or is_spoilt:
             raise error
-        parts_lost = isinstance(error, LenderLostError)
+        parts_lost = isinstance(error, LendersChangedError)
+        ring = client.ring = on_grown_terms(ring)
         while (begun := self.recovery.begin(ring, parts_lost=parts_lost)) is not None:
             client.pause()
             self._note_losses(ring, begun, str(error))
@@ -270,6 +272,7 @@ class RingSupervisor:
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
         reason, going_on = resumption.reason, resumption.going_on
+        client.card = self.endpoint.fitting(resumption.ring)
         client.go_on(resumption.ring, going_on, reason)
         elapsed_s, loading_s = self.recovery.succeeded(resumption.ring)
         kept = len(going_on.listed - going_on.missing)
@@ -281,8 +284,7 @@ class RingSupervisor:
         self.wake.set()
 
     async def _connected(self, ring: Ring) -> RingClient:
-        """Raises StageError when the head does not answer: the coordinator's own line carries the
-        heartbeats of all, or its ring would have ended already."""
+        """Raises StageError when the head does not answer: our own line carries all heartbeats."""
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 return await self.endpoint.connect(ring)
@@ -330,15 +332,13 @@ class RingSupervisor:
             now = self.clock()
             healths = [stage.health for stage in self.stages]
             stages = [one.progress if one is not None else StageProgress() for one in healths]
-            stuck = progress.update(client.served(), stages, now)
-            if stuck is not None:
+            if (stuck := progress.update(client.served(), stages, now)) is not None:
                 raise self._stuck(stuck)
             if healths[0] is not None:
                 client.note_prompts(healths[0], now)
             with suppress(RingError):  # Without a link to its head, once it goes on.
                 client.take_room()
-            if self._sources.update(stage.node for stage in self.stages):
-                with suppress(RingError):  # Without a link to its head, once it goes on.
+                if self._sources.update(stage.node for stage in self.stages):
                     client.clear_cache()
             has_other = partial(self.service.has_other, client)
             client.give_up_stalled(now, has_other, stages[-1])

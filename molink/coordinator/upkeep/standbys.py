@@ -17,6 +17,7 @@ from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.ring.agent_stage import AgentStage
+from molink.coordinator.ring.lent_room import own_tokens
 from molink.coordinator.ring.ring import tokens_asked
 from molink.coordinator.ring.stage_watch import StageFailure
 from molink.coordinator.upkeep.assigner import Assigner
@@ -201,7 +202,7 @@ def _places(rings: Sequence[RingSupervisor]) -> Iterator[tuple[AgentStage, int]]
 
 def _tokens(ring: Sequence[AgentStage]) -> int:
     """What a node in the place of one of these is asked for."""
-    return tokens_asked(min(one.loaded.kv_tokens_capacity for one in ring if one.loaded))
+    return tokens_asked(min(own_tokens(one) for one in ring if one.loaded))
 
 
 def _what(stage: AgentStage, kv_tokens: int | None = None) -> tuple[object, ...]:

@@ -13,8 +13,10 @@ from molink.dashboard.model.figures import (
     seconds,
 )
 from molink.dashboard.model.history import History
+from molink.dashboard.pages.lending import cell_pc, lending_text
 from molink.dashboard.pages.lines import Glyphs, Line, TextSpan, field_line, line
 from molink.dashboard.pages.request_page import request_lines
+from molink.report.cell import CellPcReport
 from molink.report.cluster import RingLink
 from molink.report.events import ClusterEvent
 from molink.report.nodes import NodeReport, ProfileReport
@@ -72,6 +74,7 @@ def _node(history: History, node: NodeReport) -> Iterator[Line]:
     yield field_line("device", f"{node.device or '-'}, {_memory(node)}")
     yield field_line("MoLink", node.version or "unknown")
     yield from _stage(history, node)
+    yield from _lending(cell_pc(history, node))
     if node.profile is not None:
         yield from _network(node.profile)
     for name, kind in list(node.paths.items())[:PATHS_SHOWN]:
@@ -81,6 +84,13 @@ def _node(history: History, node: NodeReport) -> Iterator[Line]:
     yield field_line("has given", f"{given}, {data(gave.bytes_sent)} sent")
     for doubt in node.doubts:
         yield field_line("doubt", doubt, "warning")
+
+
+def _lending(pc: CellPcReport | None) -> Iterator[Line]:
+    if text := lending_text(pc):
+        yield field_line("KV of a cell", text)
+    if pc is not None and pc.reason:
+        yield line(TextSpan(pc.reason, "warning"))
 
 
 def _network(profile: ProfileReport) -> Iterator[Line]:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.dashboard.model.findings import findings, slow_stages
 from molink.dashboard.model.history import History, percentile, stage_key
+from molink.dashboard.pages.lending import cell_pc, lending_text
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
 from molink.report.cluster import RingLink, RingReport
@@ -137,9 +138,9 @@ def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     nodes = sorted(history.state.nodes, key=lambda one: (order.get(one.state, 0), one.name))
     for node in nodes:
         busy, step_s = stages.get(node.name, (None, None))
-        cells = _node_cells(
-            node, busy, step_s, node.name in slow, covered.get(node.name, ""), glyphs
-        )
+        lent = lending_text(cell_pc(history, node))
+        beside = ", ".join(filter(None, (covered.get(node.name, ""), lent)))
+        cells = _node_cells(node, busy, step_s, node.name in slow, beside, glyphs)
         yield Row(_line(NODES, cells, width), node.id, f"{node.name} {node.state} {node.id}")
 
 
@@ -148,12 +149,12 @@ def _node_cells(
     busy: float | None,
     step_s: float | None,
     is_slow: bool,
-    covered_by: str,
+    beside: str,
     glyphs: Glyphs,
 ) -> list[TextSpan | str]:
     style: Style = "bad" if is_slow else ""
     layers = f"{node.layers[0]}-{node.layers[1]}" if node.layers else "-"
-    note, note_style = _node_note(node, is_slow, covered_by, glyphs)
+    note, note_style = _node_note(node, is_slow, beside, glyphs)
     return [
         TextSpan(glyphs.text(node.name), style or "bold"),
         TextSpan(node.state, STATES.get(node.state, "")),
@@ -167,9 +168,7 @@ def _node_cells(
     ]
 
 
-def _node_note(
-    node: NodeReport, is_slow: bool, covered_by: str, glyphs: Glyphs
-) -> tuple[str, Style]:
+def _node_note(node: NodeReport, is_slow: bool, beside: str, glyphs: Glyphs) -> tuple[str, Style]:
     if node.loaded is not None and node.state == "loading":
         return f"{glyphs.bar_of(node.loaded, 8)} {percent(node.loaded)}", "accent"
     if is_slow:
@@ -178,7 +177,7 @@ def _node_note(
         return node.reason, ""
     if node.doubts:
         return f"{glyphs.mark} {node.doubts[0]}", "warning"
-    return covered_by, ""
+    return beside, ""
 
 
 def _cover(standby: NodeReport) -> str:

@@ -13,7 +13,7 @@ Pure.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import islice
 
 from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks, number_runs
@@ -38,6 +38,15 @@ class LentBlocks(KvBlocks):
     def __post_init__(self) -> None:
         KvBlocks.__post_init__(self)
         self.blocks_here = self.first_away = self.blocks_total
+
+    @classmethod
+    def of(cls, kv: KvBlocks) -> "LentBlocks":
+        """The blocks of a stage that had no lender so far, with all that they hold; `kv` is not to
+        be used any more."""
+        lent = cls(len(kv._users))
+        for one in fields(KvBlocks):
+            setattr(lent, one.name, getattr(kv, one.name))
+        return lent
 
     @property
     def room(self) -> int:

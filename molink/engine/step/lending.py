@@ -20,20 +20,13 @@ from molink.engine_protocol.lender import Lender, LentKv, LentLayer
 from molink.errors import UnsupportedModelError
 from molink_scheduler.batch import Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
+from molink_scheduler.kv.own_room import PASSING_SHARE, requests_beside_lender
 
 PIECE_BYTES = 32 * 2**20
 """Bytes of blocks that go at a time: 10 ms over a socket."""
 
 AHEAD_BLOCKS = 32
 """Blocks that go beyond those that are wanted now, so that not every step has some to move."""
-
-PASSING_SHARE = 4
-"""A stage's own memory is shared out, so that it never lacks a block: a quarter for the rows of a
-step, which are written there, and a quarter for cached blocks on their way in."""
-
-REQUEST_BLOCKS = 3
-"""The other half holds so many blocks of each request: the last two, which never go, and one that a
-step needs which interrupts another."""
 
 
 @dataclass(slots=True)
@@ -60,7 +53,7 @@ class Lending:
     @property
     def requests_max(self) -> int:
         """Requests that may hold blocks at a time."""
-        return max(1, self.kv.blocks_here // (2 * REQUEST_BLOCKS))
+        return requests_beside_lender(self.kv.blocks_here)
 
     def let_in(self, blocks: int) -> int:
         """Have room for cached blocks that come in: for how many of so many."""
@@ -158,8 +151,9 @@ def lending_by(stage: LendingStage, lender: Lender, places: int) -> Lending:
 
 
 def lend(stage: LendingStage, lending: Lending) -> None:
-    """Let a stage's blocks lie at a lender from now on, where none is. The first time nothing is
-    held."""
+    """Let a stage's blocks lie at a lender from now on, where none is; between two steps."""
+    if not isinstance(stage.kv, LentBlocks):  # It may serve, and hold blocks, for long.
+        lending.kv = LentBlocks.of(stage.kv)
     lending.kv.borrow(lending.places)
     stage.kv, stage.lending, stage.moving.let_in = lending.kv, lending, lending.let_in
 

@@ -17,8 +17,8 @@ from molink.stage.cache.host_share import HostRoom, HostShare, host_room
 from molink.stage.cache.lower_store import EmptyStore, LowerStore
 from molink.stage_protocol.health import HostCacheHealth, StageHealth
 from molink.stage_protocol.messages import (
+    BetweenSteps,
     LinkSteered,
-    LoopCommand,
     SetCacheRam,
     Steered,
     Steering,
@@ -56,7 +56,7 @@ class HostWatch:
         """Handler of commands that takes those about this memory, and leaves the others to
         `handle`."""
 
-        def take(command: Steering | LoopCommand) -> None:
+        def take(command: Steering | BetweenSteps) -> None:
             if isinstance(command, SetCacheRam):
                 self._lent_bytes = command.lent_bytes
                 self.look()

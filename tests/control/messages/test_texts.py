@@ -12,8 +12,8 @@ from molink.control.messages.base import Message
 from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.payloads import NodeWish, Presence, Profile, StageFact
 from molink.control.messages.topics import ALL_TOPICS, UnreadableError, read_message
-from tests.golden.values_control import PAYLOADS
 from tests.golden.values_joining import PLAIN
+from tests.golden.values_told import PAYLOADS
 from tests.nasty_text import OBEYED, nasty_texts
 
 NEVER_PRINTED = {"certificate", "authority", "request", "password", "weights_token", "config"}

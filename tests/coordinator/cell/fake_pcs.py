@@ -113,7 +113,7 @@ class World:
         figures = {"token_bytes": 1000, "layers": 8, "row_bytes": 16_000, "slower_s": 0.03}
         self.driver.want(RoomWanted(pc, pc, tokens, **(figures | changes)))
         self.run(seconds)
-        return self.driver.outcomes.get(pc)
+        return self.driver.outcome(pc)
 
     def lent(self, pc: str) -> dict[int, int]:
         """Leases of a PC but those for echoes."""

@@ -20,7 +20,8 @@ from molink.serving.model_card import ModelCard
 from tests.control.assignments import loading
 from tests.coordinator.examples import WORK
 from tests.coordinator.nodes.test_hub import World
-from tests.golden.values_control import NODE, PAYLOADS
+from tests.golden.values_control import NODE
+from tests.golden.values_told import PAYLOADS
 
 numbers = st.one_of(
     st.integers(),

@@ -13,6 +13,7 @@ from molink.errors import RingError, StageError
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
 from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import StageLoaded
 from molink.wire.frames import (
     Cancel,
     FinishReason,
@@ -29,6 +30,7 @@ from molink_scheduler.request import SamplingParams
 
 CARD = ModelCard("m", 0, 100, 64, (), None)
 LENGTH = FinishReason.LENGTH
+LOADED = StageLoaded(5000, 5001, "cpu", "float32", 64, 1, kv_token_bytes=1000)
 TERMS = SimpleNamespace(ring=RingTerms(64))
 
 
@@ -67,6 +69,7 @@ class FakeStage:
     failed: bool = False
     offer: Offer = Offer(0, 4)  # noqa: RUF009 - a tuple
     health: StageHealth | None = None
+    loaded: StageLoaded = LOADED
 
     def fail(self, reason: str) -> StageError:
         self.failed = True

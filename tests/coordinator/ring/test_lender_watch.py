@@ -1,4 +1,4 @@
-"""A ring is told of a lender that a stage has lost, whenever that was."""
+"""A ring is told of a lender that a stage has lost, whenever that was, and of those that come."""
 
 import asyncio
 from dataclasses import replace
@@ -6,34 +6,60 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.ring.lender_watch import watch_lenders
-from molink.errors import LenderLostError
-from tests.coordinator.upkeep.world import REPORT
+from molink.coordinator.ring.lender_watch import on_grown_terms, watch_lenders
+from molink.coordinator.ring.ring import JoinTerms, Ring
+from molink.errors import LenderLostError, RoomGrownError
+from molink.stage_protocol.messages import StageLoaded
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.capacity import Offer
+from tests.coordinator.upkeep.world import LOADED, REPORT
 
 EPOCH = 7
+TERMS = RingTerms(kv_tokens_capacity=640)
 
 
-def stages(lost_in: int | None) -> list[SimpleNamespace]:
-    return [
-        SimpleNamespace(name=f"pc{number}", epoch=EPOCH, health=health)
+def ring(lost_in: int | None = None, terms: RingTerms = TERMS) -> Ring:
+    """A ring of two stages with 640 tokens each."""
+    loaded = StageLoaded(**LOADED | {"kv_tokens_capacity": 640})
+    stages = [
+        SimpleNamespace(
+            name=f"pc{number}", epoch=EPOCH, health=health, loaded=loaded, offer=Offer(0, 40)
+        )
         for number, health in enumerate((None, replace(REPORT, lender_lost_in=lost_in)))
     ]
+    return Ring(stages, JoinTerms(terms, None), None)
 
 
 async def test_a_lender_may_be_lost_before_its_rings_epoch_is_watched():
     """The stage has entered the epoch, and others have not."""
     with pytest.raises(LenderLostError, match="pc1"):
         async with asyncio.timeout(5):
-            await watch_lenders(stages(EPOCH))
+            await watch_lenders(ring(EPOCH))
 
 
 @pytest.mark.parametrize("lost_in", [None, EPOCH - 1])
 async def test_what_was_lost_in_an_epoch_before_counts_no_more(lost_in):
-    watched = stages(lost_in)
+    watched = ring(lost_in)
     watch = asyncio.create_task(watch_lenders(watched))
     await asyncio.sleep(0)
     assert not watch.done()
-    watched[1].health = replace(REPORT, lender_lost_in=EPOCH)
+    watched.stages[1].health = replace(REPORT, lender_lost_in=EPOCH)
     with pytest.raises(LenderLostError):
         async with asyncio.timeout(5):
             await watch
+
+
+async def test_a_ring_goes_on_on_other_terms_once_all_of_its_stages_offer_more():
+    watched = ring()
+    watch = asyncio.create_task(watch_lenders(watched))
+    watched.stages[0].offer = Offer(1, 100)
+    await asyncio.sleep(0.1)
+    assert not watch.done()
+    watched.stages[1].offer = Offer(1, 90)
+    with pytest.raises(RoomGrownError, match="room for 1,440 tokens"):
+        async with asyncio.timeout(5):
+            await watch
+    terms = on_grown_terms(watched).terms.ring
+    assert (terms.kv_tokens_capacity, terms.tokens_most) == (1440, 1440)
+    assert terms.requests_max == 40 // 6
+    assert on_grown_terms(grown := on_grown_terms(watched)) == grown

@@ -1,6 +1,7 @@
 """Room for KV that stages offer: what the head is told of it, and who is told that it waits."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,6 +86,13 @@ async def test_who_waits_for_room_is_told_so_with_both_figures():
         assert timeline.report(0.0).waits_for == (
             "It may grow to 51 tokens, and its ring has room for 32 of 64 now: it waits until more "
             "is back."
+        )
+        lent = replace(s.client.ring.terms.ring, requests_max=4)
+        s.client.ring.terms = SimpleNamespace(ring=lent)
+        s.client.take_room()
+        assert timeline.report(0.0).waits_for == (
+            "It may grow to 51 tokens, and its ring has room for 32 of 64 now: it waits for a "
+            "lender with room for 19 tokens more of anna, 1.9e-05 GB."
         )
         s.stages[0].health = REPORT
         s.client.take_room()

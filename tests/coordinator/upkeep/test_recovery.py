@@ -10,6 +10,7 @@ from molink.control.messages.payloads import NodeHealth, NodeState, StageFact
 from molink.coordinator.upkeep import ring_supervisor
 from molink.coordinator.upkeep.recovery_files import FILES_KEPT, RecoveryFiles
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
+from molink.stage_protocol.health import RoomOffer
 from molink.stage_protocol.progress import StageProgress
 from molink_scheduler.kv.tiers import CacheTiers
 from molink_scheduler.recovery import state as recovery_state
@@ -349,3 +350,24 @@ def test_a_log_that_cannot_be_written_costs_a_warning_and_no_ring(tmp_path, capl
     files = RecoveryFiles(tmp_path / "file")
     lose_one(files, 1)
     assert len(caplog.records) == 1 and "ring-1-" in caplog.text
+
+
+async def test_a_ring_to_which_lenders_come_goes_on_with_all_of_it_on_other_terms(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        await serving_three(w)
+        (client,) = w.clients
+        health = {"incarnation": HERE.incarnation, "state": NodeState.SERVING, "uptime_s": 1}
+        for tokens, name in ((1600, ANNA), (2000, BERT), (1600, CARL)):
+            assert not client.went_on
+            stage = asdict(replace(REPORT, offer=RoomOffer(1, tokens)))
+            w.say(name, NodeHealth(**health, stage=stage))
+            await asyncio.sleep(0.1)
+        await w.until(lambda: client.went_on)
+        commands = [one.command for name in (ANNA, BERT, CARL) for one in told(w, name)]
+        assert all(isinstance(one, GoOn) for one in commands) and len(commands) == 3
+        for command in commands:
+            assert command.resume == Resume(((4, 7), (5, 30))), "nobody is fresh"
+            assert (command.terms.kv_tokens_capacity, command.terms.tokens_most) == (1600, 1600)
+            assert command.terms.requests_max == 1, "of 64 tokens that each has of its own"
+        texts = [one.text for one in w.service.events.after(0)]
+        assert any("lenders have brought room for 1,600 tokens" in text for text in texts)

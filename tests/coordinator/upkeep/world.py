@@ -259,6 +259,9 @@ class FakeEndpoint:
     async def go_on(self, ring):
         pass
 
+    def fitting(self, ring):
+        return CARD
+
     async def watch(self, ring):
         await asyncio.Event().wait()
 

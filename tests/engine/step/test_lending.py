@@ -138,6 +138,34 @@ class DyingLender(NearLender):
         return super().__getattribute__(name)
 
 
+class LateDriver(RingDriver):
+    """Ring of one stage to which a lender comes in the middle of what it computes."""
+
+    rounds = 0
+    lender: NearLender | None = None
+
+    def _round(self, active: list[Job]) -> None:
+        self.rounds += 1
+        if self.rounds == 6:
+            (stage,), self.lender = self.stages, NearLender()
+            held = {one: [*stage.kv.table(one)] for one in stage.kv.holders()}
+            lending.lend(stage, lending.lending_by(stage, self.lender, PLACES))
+            assert held and {one: [*stage.kv.table(one)] for one in stage.kv.holders()} == held
+            assert stage.kv.blocks_total == stage.kv.blocks_here + PLACES
+            stage.lending.make_room(stage.kv.blocks_here - 2)
+        super()._round(active)
+
+
+def test_a_lender_may_come_while_requests_hold_blocks(tiny_llama):
+    directory, wanted = tiny_llama
+    (stage,) = load_stages(directory, (0, LAYERS))
+    stage.resize_kv(24 * 16)
+    driver = LateDriver([stage], span_tokens=40)
+    assert driver.run(short_jobs()) == wanted
+    assert driver.lender.pushed and stage.kv.tokens_used == 0
+    assert stage.kv.free_here == 24
+
+
 class MendingDriver(RingDriver):
     """Ring of one stage that goes on without its lender, as an epoch in which nobody is fresh."""
 

@@ -8,6 +8,8 @@ import torch
 from molink.engine.layers import lent_attention
 from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine.step import lending
+from molink.errors import LenderLostError
+from molink_scheduler.batch import Release
 from tests.engine.ring_driver import RingDriver, load_stages
 from tests.engine.step.test_lending import PLACES, MendingDriver, jobs, short_jobs
 from tests.engine.tiny_models import LAYERS, generate, save_tiny
@@ -85,6 +87,29 @@ class ReconnectingDriver(MendingDriver):
         return patient(self.lease)
 
 
+class LosingDriver(ReconnectingDriver):
+    """Ring of two stages that loses the lender of the first, and with it the second stage: what
+    takes its place holds nothing, so all is computed anew."""
+
+    def __init__(self, stages, lease, directory) -> None:
+        super().__init__(stages, lease)
+        self.directory = directory
+
+    def _round(self, active) -> None:
+        try:
+            RingDriver._round(self, active)
+        except LenderLostError:
+            first, _ = self.stages
+            assert lending.lose_lender(first)
+            self.losses += 1
+            (fresh,) = load_stages(self.directory, (3, LAYERS))
+            self.stages = [first, fresh]
+            for job in active:
+                first.release(Release(job.request_id))
+                job.computed = 0
+            lending.lend(first, lending.lending_by(first, self.new_lender(), PLACES))
+
+
 @pytest.fixture(scope="module")
 def tiny_llama(tmp_path_factory):
     directory = tmp_path_factory.mktemp("llama")
@@ -107,3 +132,20 @@ def test_one_that_is_killed_at_any_message_costs_no_token(owner, message, tiny_l
     stage.lending.lender.link.close()
     owner.until_ended(lease)  # The killed one, or
     owner.until_ended(lease)  # the second: no other test finds it.
+
+
+@pytest.mark.parametrize("message", swept(range(1, 101), *range(1, 101, 50)))
+def test_one_that_is_killed_beside_a_lost_stage_costs_no_token(owner, message, tiny_llama):
+    directory, wanted = tiny_llama
+    stages = load_stages(directory, (0, 3, LAYERS))
+    stages[0].resize_kv(9 * 16)
+    lease = owner.lease()
+    lender = KilledAt(owner, patient(lease), message)
+    lending.lend(stages[0], lending.lending_by(stages[0], lender, PLACES))
+    driver = LosingDriver(stages, lease, directory)
+    assert driver.run(short_jobs()) == wanted
+    assert driver.losses == 1
+    assert all(stage.kv.tokens_used == 0 for stage in driver.stages)
+    stages[0].lending.lender.link.close()
+    owner.until_ended(lease)
+    owner.until_ended(lease)
