@@ -164,7 +164,7 @@ class TierBlocks:
 
     def _copied(self, leaving: BlocksOut, out_BW: BlockBytes) -> Collection[int]:
         if lost := leaving.copy(out_BW):
-            self.warn("the disk is too slow for what leaves the device's memory")
+            self.warn("copying is too slow for what leaves the device's memory")
         return lost
 
     def _write(self, number: int, block_W: BlockBytes) -> None:

@@ -22,7 +22,7 @@ round is 3 x (30 + 8) ms = 0.115 s.
 Rows of a table are such runs, each beside what the paper says of it. Their constants are those of
 `molink_sim.systems` for every row: none depends on rate, bandwidth or delay. Published are means of
 TTFT, TPOT and whole answers, in seconds: Jin et al., "MoLink", Findings of EMNLP 2025, pages
-17633-17642, Tables 2 and 5. Tables 3 to 5 are said to be made at 0.3 requests per second, but their
+17633-17642, Tables 2 to 5. Tables 3 to 5 are said to be made at 0.3 requests per second, but their
 line for 100 Mbps and 30 ms is Table 2's line for 0.2, digit for digit; so 0.2 is what we simulate
 for all of them.
 """
@@ -100,6 +100,9 @@ class Means:
     latency_s: float | None
 
 
+COMPARED = ("vllm", "helix", "paper")
+"""Systems with published values of their own."""
+
 RATES_PER_S = (0.1, 0.2, 0.3, 0.7)
 ABLATION_RATE_PER_S = 0.2
 
@@ -119,6 +122,30 @@ PUBLISHED = {
 }
 """Table 2, by system and requests per second."""
 
+PUBLISHED_BANDWIDTH = {
+    ("vllm", 60.0): Means(8.07, 1.24, 229),
+    ("helix", 60.0): Means(7.34, 1.21, 223),
+    ("paper", 60.0): Means(7.32, 1.07, 213),
+    ("vllm", 200.0): Means(2.02, 0.29, 68),
+    ("helix", 200.0): Means(1.86, 0.28, 64),
+    ("paper", 200.0): Means(1.83, 0.25, 58),
+    ("vllm", 400.0): Means(1.45, 0.25, 56),
+    ("helix", 400.0): Means(1.35, 0.23, 53),
+    ("paper", 400.0): Means(1.26, 0.21, 47),
+}
+"""Table 3, by system and Mbps; its line for 100 Mbps is Table 2's for 0.2 requests per second."""
+
+PUBLISHED_LATENCY = {
+    ("vllm", 10.0): Means(3.25, 0.31, 72),
+    ("helix", 10.0): Means(3.13, 0.31, 72),
+    ("paper", 10.0): Means(3.12, 0.27, 63),
+    ("vllm", 50.0): Means(3.81, 0.67, 143),
+    ("helix", 50.0): Means(3.73, 0.65, 139),
+    ("paper", 50.0): Means(3.70, 0.59, 127),
+}
+"""Table 4, by system and one-way delay in ms; that for 30 ms is Table 2's for 0.2 requests per
+second, and for 20 ms there is none."""
+
 PUBLISHED_ABLATION = {
     "none": Means(3.56, 0.48, 107.45),
     "chunks only": Means(3.37, 0.44, 99.25),
@@ -135,6 +162,18 @@ SWEEP_ONE_WAY_MS = (10.0, 20.0, 30.0, 50.0)
 """One-way delays of the paper's Tables 3 and 4."""
 
 NO_MEANS = Means(None, None, None)
+
+PUBLISHED_SWEEPS = {
+    "bandwidth": {
+        **PUBLISHED_BANDWIDTH,
+        **{(name, MBPS): PUBLISHED[name, ABLATION_RATE_PER_S] for name in COMPARED},
+    },
+    "latency": {
+        **PUBLISHED_LATENCY,
+        **{(name, ONE_WAY_MS): PUBLISHED[name, ABLATION_RATE_PER_S] for name in COMPARED},
+    },
+}
+"""Tables 3 and 4 whole, by section, system and what is varied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +221,7 @@ def row_count(table: int, only: str | None = None) -> int:
 
 def _table_2() -> Iterator[PaperRow]:
     for rate in RATES_PER_S:
-        for name in ("vllm", "helix", "paper"):
+        for name in COMPARED:
             yield PaperRow("rate", name, Setting(SYSTEMS[name], rate), PUBLISHED[name, rate])
         yield _molink("rate", Setting(SYSTEMS["molink"], rate), PUBLISHED["paper", rate])
     yield _molink("rate", Setting(SYSTEMS["molink"], SUSTAINED_RATE_PER_S), NO_MEANS)
@@ -190,12 +229,19 @@ def _table_2() -> Iterator[PaperRow]:
     yield PaperRow("rate", "molink, int8", Setting(int8, SUSTAINED_RATE_PER_S))
     for name in SYSTEMS:
         for mbps in SWEEP_MBPS:
-            yield PaperRow(
-                "bandwidth", name, Setting(SYSTEMS[name], ABLATION_RATE_PER_S, mbps=mbps)
-            )
+            setting = Setting(SYSTEMS[name], ABLATION_RATE_PER_S, mbps=mbps)
+            yield _swept("bandwidth", name, setting, mbps)
         for one_way_ms in SWEEP_ONE_WAY_MS:
             setting = Setting(SYSTEMS[name], ABLATION_RATE_PER_S, one_way_ms=one_way_ms)
-            yield PaperRow("latency", name, setting)
+            yield _swept("latency", name, setting, one_way_ms)
+
+
+def _swept(section: str, name: str, setting: Setting, value: float) -> PaperRow:
+    own = "paper" if name == "molink" else name
+    published = PUBLISHED_SWEEPS[section].get((own, value), NO_MEANS)
+    if name == "molink":
+        return _molink(section, setting, published)
+    return PaperRow(section, name, setting, published)
 
 
 def _molink(section: str, setting: Setting, published: Means) -> PaperRow:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from molink_sim.paper.experiment import PaperRow, Setting
+from molink_sim.paper.experiment import COMPARED, PaperRow, Setting
 from molink_sim.report.curves import plot_curves
 from molink_sim.report.summary import Run, Sweep
 from molink_sim.report.tables import Table
@@ -27,9 +27,6 @@ _AXES: dict[str, tuple[str, Callable[[Setting], float]]] = {
     "latency": ("latency_ms", lambda setting: setting.one_way_ms),
 }
 """Axis of each section that is a sweep: the parameter's name in pictures, and where it stands."""
-
-_COMPARED = ("vllm", "helix", "paper")
-"""Systems with published values of their own."""
 
 
 def paper_tables(rows: Sequence[PaperRow]) -> list[Table]:
@@ -122,7 +119,8 @@ def draw_paper(directory: Path, rows: Sequence[PaperRow]) -> list[Path]:
         found = [row for row in rows if row.section == section]
         if len({of(row.setting) for row in found}) > 1:
             path = directory / f"paper_{section}.png"
-            published = Sweep([_published(row, x, of) for row in found if row.name in _COMPARED])
+            told = [row for row in found if row.name in COMPARED and row.published.ttft_s]
+            published = Sweep([_published(row, x, of) for row in told])
             ours = Sweep([_ours(row, x, of) for row in found])
             known = published if published.line(x, "ttft_s.mean") else None
             plot_curves(path, ours, x, published=known, title=_title(section))

@@ -1,0 +1,177 @@
+"""The pages of papers name places that are in the code, and commands that can be typed."""
+
+import ast
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.docs_site.pages import ROOT, SPAN
+from tests.docs_site.test_commands_of_pages import objection
+
+PAPERS = ROOT / "docs" / "papers"
+INDEX = PAPERS / "README.md"
+SYSTEMS = sorted(page for page in PAPERS.glob("*.md") if page != INDEX)
+VERDICTS = ("works", "answered", "open")
+
+PLACE = re.compile(r"`([\w./-]+\.\w+)`(?:: (`[\w.-]+`(?:, `[\w.-]+`)*))?")
+COUNTED = re.compile(r"^\| \[[^]]+\]\(([\w-]+\.md)\) \|[^|]*\|(.*)\|$", re.MULTILINE)
+PROGRAMS = re.compile(r"^(?:molink|python -m) \S|^tests/\S+\.py$")
+
+
+class Row(NamedTuple):
+    """One mechanism of a page, as it stands there."""
+
+    page: str
+    number: int
+    mechanism: str
+    where: str
+    seen: str
+    papers: str
+    ours: str
+    verdict: str
+
+
+def rows_of(page: str, text: str) -> list[Row]:
+    """The numbered rows of a page's tables."""
+    lines = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [Row(page, int(number), *rest) for number, *rest in cells]
+
+
+def places(where: str) -> Iterator[tuple[str, list[str]]]:
+    """Each path that a cell names, and the names in it."""
+    for path, names in PLACE.findall(where):
+        yield path, SPAN.findall(names)
+
+
+@cache
+def defined(path: Path) -> frozenset[str]:
+    """Names that a Python file defines at its top, and those of its classes as CLASS.NAME."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        names = _names(node)
+        found.update(names)
+        if isinstance(node, ast.ClassDef):
+            found.update(f"{node.name}.{one}" for part in node.body for one in _names(part))
+    return frozenset(found)
+
+
+def _names(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            parts = (part for target in targets for part in ast.walk(target))
+            return [part.id for part in parts if isinstance(part, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
+
+
+def missing_place(path: str, names: list[str]) -> str:
+    """What of a named place is not there; empty where all of it is."""
+    file = ROOT / path
+    if not file.is_file():
+        return f"there is no {path}"
+    if file.suffix == ".py":
+        lacking = [name for name in names if name not in defined(file)]
+    else:
+        text = file.read_text(encoding="utf-8")
+        lacking = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", text)]
+    return f"{path} has no {', '.join(lacking)}" if lacking else ""
+
+
+def missing_command(command: str) -> str:
+    """Why a command or the path of a test cannot be typed; empty where it can."""
+    if command.startswith("tests/"):
+        return "" if (ROOT / command).is_file() else f"there is no {command}"
+    if command.startswith("python -m "):
+        module = ROOT / Path(*shlex.split(command)[2].split("."))
+        is_there = module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
+        return "" if is_there else f"there is no module {module.name}"
+    return objection(command.removeprefix("molink "))
+
+
+ROWS = [row for page in SYSTEMS for row in rows_of(page.name, page.read_text(encoding="utf-8"))]
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path, monkeypatch):
+    """The reader's own files, by the names that the pages give them."""
+    (tmp_path / "FILE").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+def test_all_five_systems_have_rows_that_are_numbered_through():
+    numbers = {page.name: [row.number for row in ROWS if row.page == page.name] for page in SYSTEMS}
+    assert len(numbers) == 5 and all(numbers.values())
+    assert all(found == [*range(1, len(found) + 1)] for found in numbers.values())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.page}-{row.number}")
+def test_a_row_is_held_by_the_code(row):
+    named, commands = list(places(row.where)), SPAN.findall(row.seen)
+    assert [missing_place(*place) for place in named] == [""] * len(named)
+    assert all(PROGRAMS.match(command) for command in commands), "no command and no test"
+    assert [missing_command(command) for command in commands] == [""] * len(commands)
+    assert row.verdict in VERDICTS
+    assert named or row.where == "-"
+    if row.verdict == "works":
+        assert commands and any(names for _, names in named), "nobody can look it up"
+    if row.verdict == "answered":
+        assert commands and named and re.search(r"\d", row.ours), "an answer is a figure"
+
+
+def test_the_index_counts_the_rows():
+    text = INDEX.read_text(encoding="utf-8")
+    told = {page: _numbers(cells) for page, cells in COUNTED.findall(text)}
+    of = {page.name: [row for row in ROWS if row.page == page.name] for page in SYSTEMS}
+    assert told == {page: _counts(rows) for page, rows in of.items()}
+    [total] = re.findall(r"^\| all \|[^|]*\|(.*)\|$", text, re.MULTILINE)
+    assert _numbers(total) == _counts(ROWS)
+
+
+def _numbers(cells: str) -> list[int]:
+    return [int(cell) for cell in cells.split("|")]
+
+
+def _counts(rows: list[Row]) -> list[int]:
+    of = Counter(row.verdict for row in rows)
+    return [len(rows), *(of[verdict] for verdict in VERDICTS)]
+
+
+@pytest.mark.parametrize(
+    ("path", "names", "says"),
+    [
+        ("molink/stage/loop.py", ["StageLoop", "StageLoop.run"], ""),
+        ("molink/stage/lop.py", [], "no molink/stage/lop.py"),
+        ("molink/stage/loop.py", ["StageLop"], "has no StageLop"),
+        ("molink/stage/loop.py", ["StageLoop.walk"], "has no StageLoop.walk"),
+        ("windows/install.ps1", ["no_such_word"], "has no no_such_word"),
+    ],
+)
+def test_a_wrong_place_is_noticed(path, names, says):
+    found = missing_place(path, names)
+    assert says in found and bool(says) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("molink sim cell --paper lamina", ""),
+        ("molink sim cell --paper lamia", "lamia"),
+        ("python -m tools.experiments.links.contention", ""),
+        ("python -m tools.experiments.links.contentions", "no module"),
+        ("tests/end_to_end/test_cells.py", ""),
+        ("tests/end_to_end/test_cell.py", "there is no"),
+    ],
+)
+def test_a_wrong_command_is_noticed(command, says):
+    found = missing_command(command)
+    assert says in found and bool(says) == bool(found)
