@@ -138,12 +138,14 @@ class LinkSender:
         self.pacer.is_spare = bool(others)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """Tell when the stage expects to want this link for decode: the just-in-time rule asks."""
+        """Tell when the stage, which computes none, expects to want this link for decode: case 3
+        of T_a. The just-in-time rule asks."""
         self._next_decode_due_at = due_at
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """Tell when the begun decode step's result is expected; prefill makes room."""
-        self._pause.ready_at = due_at
+        """Tell when the begun decode step's result is expected, cases 1 and 2 of T_a: prefill makes
+        room, and the just-in-time rule asks for it too."""
+        self._pause.ready_at = self._next_decode_due_at = due_at
 
     def offer(self, transfer: Transfer, now: float) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
@@ -273,7 +275,7 @@ class LinkSender:
 
     def _paused_until(self, now: float) -> float | None:
         """Time until which prefill waits for a decode step under way; None: it does not wait."""
-        if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
+        if not self.queue.makes_room or self.queue.waiting_count(DECODE) > 0:
             return None
         until = self._pause.until(now, self.pacer.drain_s)
         if until is not None:

@@ -280,3 +280,36 @@ def test_a_cap_that_falls_while_the_link_is_quiet_slows_it_and_does_not_stop_it(
             left -= chunk.size_bytes
         now = sender.next_wake(now) if left else now
         assert now < 0.1
+
+
+JUST_IN_TIME_CASES = {
+    "no forecast": (None, None, 8000),
+    "cases 1 and 2: a step's result": (None, 100.0082, 8200),
+    "case 3: a round": (100.1116, None, 111_600),
+}
+
+
+@pytest.mark.parametrize(
+    ("round_due", "result_due", "size_bytes"), JUST_IN_TIME_CASES.values(), ids=JUST_IN_TIME_CASES
+)
+def test_both_words_of_a_stage_move_what_the_just_in_time_rule_asks(
+    round_due, result_due, size_bytes
+):
+    """1 MB/s."""
+    sender = LinkSender(make_queue("paper"), LinkPacer())
+    sender.offer(Transfer(1, PREFILL, 16_000_000), 100.0)
+    if round_due is not None:
+        sender.set_next_decode_due(round_due)
+    if result_due is not None:
+        sender.set_decode_result_due(result_due)
+    _, chunk = sender.next_chunk(100.0)
+    assert chunk.size_bytes == size_bytes
+
+
+def test_the_round_takes_over_once_a_step_has_ended():
+    sender = LinkSender(make_queue("paper"), LinkPacer())
+    sender.offer(Transfer(1, PREFILL, 16_000_000), 100.0)
+    sender.set_decode_result_due(100.0)
+    sender.set_next_decode_due(100.05)
+    _, chunk = sender.next_chunk(100.0)
+    assert chunk.size_bytes == 50_000
