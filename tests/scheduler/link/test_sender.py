@@ -313,3 +313,32 @@ def test_the_round_takes_over_once_a_step_has_ended():
     sender.set_next_decode_due(100.05)
     _, chunk = sender.next_chunk(100.0)
     assert chunk.size_bytes == 50_000
+
+
+def rounds_of(pause: PrefillPause, off_s: float, count: int) -> float:
+    """Rounds of 100 ms whose steps begin so late; when the next result is due by the last."""
+    now = 0.0
+    for number in range(count):
+        now = 0.1 * number
+        pause.result_leaves(now + 0.1, now)
+        pause.step_begins(now + 0.1 + off_s)
+    pause.result_leaves(now + 0.2, now + 0.1)
+    return now + 0.2
+
+
+def test_room_is_made_for_a_round_once_rounds_are_even():
+    due_at = rounds_of(pause := PrefillPause(), 0.001, 12)
+    assert pause.until(due_at - DRAIN_S / 2, DRAIN_S) is not None
+    assert pause.until(due_at - 2 * DRAIN_S, DRAIN_S) is None
+
+
+@pytest.mark.parametrize(("off_s", "count"), [(0.02, 12), (0.001, 1)])
+def test_uneven_rounds_are_not_made_room_for(off_s, count):
+    due_at = rounds_of(pause := PrefillPause(), off_s, count)
+    assert pause.until(due_at - DRAIN_S / 2, DRAIN_S) is None
+
+
+def test_a_stage_that_expects_nothing_is_not_made_room_for():
+    rounds_of(pause := PrefillPause(), 0.0, 12)
+    pause.result_leaves(None, 2.0)
+    assert pause.until(2.0, DRAIN_S) is None
