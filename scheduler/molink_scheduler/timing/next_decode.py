@@ -33,8 +33,6 @@ from molink_scheduler.timing.steps import (
     StepProfile,
 )
 
-__all__ = ["NO_ERRORS", "DecodeForecast", "ErrorSummary", "ForecastErrors", "Foretold"]
-
 ERRORS_KEPT_MAX = 256
 """Errors of each kind that are kept: the last half minute of a busy stage."""
 
