@@ -22,6 +22,7 @@ from molink_scheduler.recording.writing import encode
 from molink_scheduler.recovery.machine import recover
 from molink_scheduler.recovery.state import RingRecovery
 from molink_scheduler.stage.core import StageCore
+from molink_scheduler.timing.next_decode import NO_ERRORS, ErrorSummary
 
 __all__ = ["Finding", "Replay", "replay"]
 
@@ -56,6 +57,10 @@ class Replay:
     and are not made."""
     failure: str | None = None
     """Why the stage failed, as it wrote."""
+    step_errors: ErrorSummary = NO_ERRORS
+    """How far T_a was off where a decode step had begun, cases 1 and 2 of the paper's; newest."""
+    round_errors: ErrorSummary = NO_ERRORS
+    """The same of case 3, by the round."""
 
 
 def replay(lines: Iterable[str]) -> Replay:
@@ -71,6 +76,10 @@ def replay(lines: Iterable[str]) -> Replay:
             raise UserError(f"Line {number} is not of a stage's event log: {error}.") from error
     if isinstance(player, _Player) and player.core is None:
         raise UserError("The file holds no event log of a stage.")
+    if isinstance(player, _Player) and player.core is not None:
+        errors = player.core.forecast.errors
+        player.found.step_errors = ErrorSummary.of(errors.steps)
+        player.found.round_errors = ErrorSummary.of(errors.rounds)
     return player.found
 
 

@@ -161,7 +161,7 @@ class SystemSpec:
 
     name: str = "molink"
     policy: str = "molink"
-    """Order on the links: a name of `molink_sim.network.policies.POLICIES`, or `paper`."""
+    """Order on the links: a name of `molink_sim.network.policies.POLICIES`."""
     micro_batches: int | None = None
     """Number of micro-batches; None: as the core chooses."""
     span_tokens: int | None = None

@@ -7,7 +7,7 @@ from molink.errors import UserError
 from molink_scheduler.batch import DRAFTS_MAX, MICRO_BATCH_COUNT_MAX
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_sim.network.make import LINK_MODELS
-from molink_sim.network.policies import PAPER_POLICY, POLICIES
+from molink_sim.network.policies import POLICIES
 from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.scenario import (
     DuplicatedMessages,
@@ -121,10 +121,9 @@ def _check_link(name: str, link: LinkSpec) -> None:
 
 
 def _check_system(system: SystemSpec) -> None:
-    policies = (*POLICIES, PAPER_POLICY)
     _check(
-        system.policy in policies,
-        f"There is no policy {system.policy!r}: take one of {', '.join(policies)}.",
+        system.policy in POLICIES,
+        f"There is no policy {system.policy!r}: take one of {', '.join(POLICIES)}.",
     )
     _check(
         system.codec in CODEC_RATIO,

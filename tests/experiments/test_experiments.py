@@ -4,7 +4,7 @@ import pytest
 
 from tools.experiments.harness.experiment import Measured, Setup, policy_conditions, write_results
 from tools.experiments.links import contention, contention_tcp
-from tools.experiments.ring import ablation, second_process, ttft_alone
+from tools.experiments.ring import ablation, just_in_time, second_process, ttft_alone
 from tools.experiments.ring.latency_slope import slope_and_base
 from tools.experiments.streams import idle_stage
 
@@ -90,3 +90,14 @@ def test_what_a_second_process_takes_is_told_by_pairs():
     assert found["ratio"] == pytest.approx((1.1, 1.1, 1.1))
     assert found["more_ms"][0] == pytest.approx(20)
     assert found["median_ms"] == pytest.approx({"one process": 200, "two processes": 220})
+
+
+def test_policies_of_a_link_stand_beside_each_other():
+    keys = ("gap_alone_p50_s", "gap_beside_p50_s", "gap_beside_p99_s", "ttft_mean_s", "ttft_p95_s")
+    errors = {f"{kind}_error_{p}_share": 0.1 for kind in ("step", "round") for p in ("p50", "p95")}
+    figures = dict.fromkeys(keys, 0.2) | errors
+    figures |= {"p99_beside_to_p50_alone": 1.25, "tokens_per_s": 48.0}
+    *_, row = just_in_time._table({"paper 20:30": figures}).splitlines()
+    assert row == (
+        "| `paper` 20:30 | 200 | 200 / 200 | 1.25 | 200 / 200 | 48.0 | 10% / 10% | 10% / 10% |"
+    )

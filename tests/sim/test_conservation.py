@@ -12,7 +12,7 @@ from molink_sim.simulate import World
 from molink_sim.systems import SYSTEMS, system_named
 from tests.sweeps import crossed
 
-POLICIES = ["molink", "just_in_time", "quantum", "fifo", "fair"]
+POLICIES = ["molink", "just_in_time", "paper", "quantum", "fifo", "fair"]
 
 
 def arrivals_from(seed, count, mean_gap_s=0.7):

@@ -55,11 +55,12 @@ class Neighbours:
     answers: list[Sampled] = field(default_factory=list)
     joins: list[LoopCommand] = field(default_factory=list)
     facts: queue.SimpleQueue[StageReady] = field(default_factory=queue.SimpleQueue)
+    is_tail: bool = True
 
     def __post_init__(self):
         packing = Packing(HIDDEN)
         book = StageBook(BlockTable(KvLedger(KV_BLOCKS)), ModelLimits(1024, 100))
-        core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
+        core = StageCore(StageQueue.for_steps_of(128, book), is_tail=self.is_tail)
         recent = RecentWork(is_head=False)
         sent = SentLog(packing, "float32", 1e9, 128)
         shadowing = Shadowing(sent, self.stage)
@@ -69,7 +70,15 @@ class Neighbours:
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
         loop = StageLoop(
-            *(recorded, self.engine, layers(is_tail=True), self.stage, packing, rules, reports),
+            *(
+                recorded,
+                self.engine,
+                layers(is_tail=self.is_tail),
+                self.stage,
+                packing,
+                rules,
+                reports,
+            ),
             *(events, sent, shadowing, self.next_command, new_core, no_more_layers, self.facts.put),
             *(StageCache(self.engine), Drafters.of()),
         )

@@ -120,6 +120,13 @@ class DecodeBatcher:
         self.tracker.departed(slot, rows, now, len(spans), passes)
         return Departure(slot, spans)
 
+    @property
+    def rows_waiting(self) -> int:
+        """About how many rows could depart now, drafts not counted; 0: none, or no slot is free."""
+        if self.micro_batches.free_slot() is None:
+            return 0
+        return self.micro_batches.share(len(self._members), len(self._may_go()))
+
     def _free_kept(self) -> None:
         """Free the slots of companies that wait no more."""
         kept, awaits = self._kept, self.drafts.awaits
@@ -150,9 +157,14 @@ class DecodeBatcher:
                 load.share(now),
             )
 
+    def _may_go(self) -> list[tuple[int, Sequence]]:
+        """Members that are ready, and have drafts where any are awaited."""
+        awaits, company_of = self.drafts.awaits, self.drafts.company_of
+        return [one for one in self._ready.items() if not awaits(company_of(one[0]))]
+
     def _take_along(self, has_room: Callable[[Sequence], bool]) -> list[Span]:
         ready, spans, drafts = self._ready, list[Span](), self.drafts
-        may_go = [one for one in ready.items() if not drafts.awaits(drafts.company_of(one[0]))]
+        may_go = self._may_go()
         share = self.micro_batches.share(len(self._members), len(may_go))
         drafts_left, hold = DRAFTED_ROWS_MAX - share, self._holds_widths
         for request_id, sequence in may_go:

@@ -148,6 +148,11 @@ class HeadScheduler:
         times = (self.prompts.wait_until, self.book.fetches.due_at)
         return min((one for one in times if one is not None), default=None)
 
+    @property
+    def decode_rows_waiting(self) -> int:
+        """Rows of the micro-batch that could depart now; 0: none could."""
+        return self.decode.rows_waiting
+
     def handle(self, event: StageEvent, now: float) -> abc.Sequence[EventOrder]:
         """Take one event into account."""
         self.book.cache.tree.pass_time(now)
@@ -358,7 +363,7 @@ class HeadScheduler:
         gone = self.decode.depart(lambda one: self._has_room(one, orders), now)
         if gone is None:
             return None
-        return self._run(DECODE, gone.slot, gone.spans, result_due_at=now + self.clock.step_s)
+        return self._run(DECODE, gone.slot, gone.spans)
 
     def _has_room(self, sequence: Sequence, orders: list[BookOrder]) -> bool:
         others, running = self._sequences, self.running_count
@@ -374,19 +379,14 @@ class HeadScheduler:
         return self._run(PREFILL, -1, wanting, tuple(admissions))
 
     def _run(
-        self,
-        batch_class: BatchClass,
-        group: int,
-        spans: list[Span],
-        admissions: tuple[Admission, ...] = (),
-        result_due_at: float | None = None,
+        self, kind: BatchClass, slot: int, spans: list[Span], admitted: tuple[Admission, ...] = ()
     ) -> RunBatch:
         batch = Batch(
             self._next_batch_id,
-            batch_class,
-            group,
+            kind,
+            slot,
             tuple(spans),
-            admissions,
+            admitted,
             self.codec,
             replay=spans[-1].end <= self._sequences[spans[-1].request_id].kept_tokens,
             snapshots=self.book.states_kept(spans, self._sequences),
@@ -396,4 +396,4 @@ class HeadScheduler:
         for span in batch.spans:
             token_ids += self._sequences[span.request_id].known[span.start : span.known_end]
             token_ids += span.drafts
-        return RunBatch(batch, tuple(token_ids), (), result_due_at)
+        return RunBatch(batch, tuple(token_ids))

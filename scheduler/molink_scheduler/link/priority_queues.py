@@ -130,6 +130,7 @@ class PriorityQueues(TransmissionQueue):
     """Priority queue of one link: decode (the paper's vq1) before prefill (vq2)."""
 
     decode_first: ClassVar[bool] = True
+    makes_room: ClassVar[bool] = True
     chunk_rule: ChunkRule = quantum
     """Size of a piece while no decode waits."""
     turn_rule: ChunkRule = quantum

@@ -69,8 +69,8 @@ class LinkView:
     chunk_bytes_max: int = UNLIMITED_BYTES
     """What the upload cap lets go at once: no piece is longer."""
     next_decode_due_at: float | None = None
-    """When the next decode micro-batch is predicted to want this link (`DecodeClock.due_at` and a
-    step); None when nothing predicts one."""
+    """When decode is predicted to want this link next, t_c + T_a (`DecodeForecast`); None when
+    nothing predicts it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_bytes_per_s < inf:
@@ -104,6 +104,8 @@ class TransmissionQueue(ABC):
 
     decode_first: ClassVar[bool] = False
     """Whether decode that waits is what leaves next, so that it may overdraw the window."""
+    makes_room: ClassVar[bool] = False
+    """Whether prefill pauses for the result of a decode step under way (`PrefillPause`)."""
     chunk_bytes_now: int = field(init=False, default=0)
     """Most bytes of prefill that the last decision would have handed out; 0 before the first."""
     _lines: tuple[OrderedDict[int, Waiting], ...] = field(

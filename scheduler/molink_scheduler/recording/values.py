@@ -50,7 +50,7 @@ from molink_scheduler.recording.writing import CACHED_BLOCKS_MAX, CONTAINERS, UN
 from molink_scheduler.recovery import events as recovery_events
 from molink_scheduler.recovery import instructions, members, state
 from molink_scheduler.stage import book, core, held_request, kept_states, queue, shadow_queue
-from molink_scheduler.timing import round_tracker, steps
+from molink_scheduler.timing import next_decode, round_tracker, steps
 
 _MODULES: tuple[ModuleType, ...] = (
     *(
@@ -78,7 +78,17 @@ _MODULES: tuple[ModuleType, ...] = (
         widths,
         wishes,
     ),
-    *(book, core, held_request, kept_states, queue, shadow_queue, round_tracker, steps),
+    *(
+        book,
+        core,
+        held_request,
+        kept_states,
+        queue,
+        shadow_queue,
+        next_decode,
+        round_tracker,
+        steps,
+    ),
     *(
         changing_capacity,
         decode_batcher,

@@ -39,6 +39,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.resume import Resume
+from molink_scheduler.timing.next_decode import DecodeForecast, Foretold
 from molink_scheduler.timing.round_tracker import StageStamp
 from molink_scheduler.timing.steps import DecodeClock
 
@@ -62,6 +63,10 @@ class WorkSource(Protocol):
     @property
     def wait_until(self) -> float | None:
         """Time to ask for a batch again although nothing happened; None: only an event helps."""
+
+    @property
+    def decode_rows_waiting(self) -> int:
+        """Rows of the decode step that could begin now; 0: none could."""
 
     def computed_tokens(self) -> dict[int, int]:
         """Tokens of each request of which the stage holds KV."""
@@ -89,6 +94,8 @@ class StageCore:
     is_tail: bool
     resume: Resume = field(default_factory=Resume)
     """Requests and cached blocks with which the stage came into the ring's epoch."""
+    forecast: DecodeForecast = field(init=False, default_factory=DecodeForecast)
+    """When its next decode result will want its link."""
     prefill_row_s: float = field(init=False, default=0.0)
     """Smoothed time of one row of a prefill step."""
     busy_s: float = field(init=False, default=0.0)
@@ -117,14 +124,22 @@ class StageCore:
         message helps. `link_bytes_per_s` is the rate of the link that leaves, 0 when unknown."""
         releases, run = self.source.next_batch(link_bytes_per_s, now)
         if run is not None:
-            return (*releases, run)
+            return (*releases, self._begun(run, now))
         until = self.source.wait_until
         return releases if until is None else (*releases, WaitUntil(until))
 
     def between_layers(self, now: float) -> Sequence[Decision]:
         """Decode that goes before the rest of a prefill step; when empty, that goes on."""
         releases, run = self.source.next_decode(now)
-        return releases if run is None else (*releases, run)
+        return releases if run is None else (*releases, self._begun(run, now))
+
+    def _begun(self, run: RunBatch, now: float) -> RunBatch:
+        """Cases 1 and 2 of T_a: the result of a decode step is due once it has been computed."""
+        batch, clock = run.batch, self.source.clock
+        if batch.batch_class is not DECODE:
+            return run
+        due_at = self.forecast.begins(clock, batch.micro_batch, batch.tokens, now)
+        return run._replace(result_due_at=due_at)
 
     def computed(
         self, run: RunBatch, step_s: float, link_bytes_per_s: float, now: float
@@ -132,6 +147,8 @@ class StageCore:
         """A step of `step_s` has ended: where its result goes, before anything else is done."""
         batch = run.batch
         self.rows_out += batch.tokens
+        if batch.batch_class is DECODE:
+            self.forecast.ends()
         if batch.replay and (self.is_tail or not self.resume.next_fresh):
             return KeepRows(batch)
         if batch.batch_class is DECODE:
@@ -140,7 +157,14 @@ class StageCore:
             return SendTokens(batch)
         feeds = self.resume.feeds_next
         fed = tuple(one for one in batch.admissions if feeds(one.kept_tokens, begins=one.begins))
-        return SendRows(batch, self.source.clock.result_due_at(now), fed)
+        return SendRows(batch, self._next_decode_due_at(now), fed)
+
+    def _next_decode_due_at(self, now: float) -> float | None:
+        """Case 3 of T_a: no decode step is under way."""
+        source, forecast = self.source, self.forecast
+        due_at = forecast.due_at(source.clock, now, source.decode_rows_waiting)
+        forecast.errors.round_foretold(None if due_at is None else Foretold(now, due_at))
+        return due_at
 
     def finished(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         """The result of a step has left, `elapsed_s` after the step began: learn from it."""
@@ -148,6 +172,7 @@ class StageCore:
         self.source.computed(run, elapsed_s, now)
         if batch.batch_class is DECODE:
             self.source.clock.computed(elapsed_s)
+            self.forecast.result_left(batch.tokens, elapsed_s, now)
         else:
             row_s = elapsed_s / batch.tokens
             self.prefill_row_s += WEIGHT_OF_NEWEST * (row_s - self.prefill_row_s)

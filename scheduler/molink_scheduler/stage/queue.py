@@ -96,6 +96,11 @@ class StageQueue:
         """Time to ask again although nothing arrived; None when there is nothing to wait for."""
         return self.order.wait_until
 
+    @property
+    def decode_rows_waiting(self) -> int:
+        """Rows of the micro-batch that has waited longest; 0: none waits."""
+        return self.order.decode_rows_waiting
+
     def computed_tokens(self) -> dict[int, int]:
         """Tokens of each request of which the stage holds KV."""
         return self.book.computed_tokens()
@@ -160,7 +165,7 @@ class StageQueue:
 
     def next_decode(self, now: float) -> tuple[list[BookOrder], RunBatch | None]:
         """The micro-batch that has waited longest."""
-        return [], self.order.next_decode(now)
+        return [], self.order.next_decode()
 
     def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         """Feed the book, and the profile by which prefill steps are sized."""
@@ -201,29 +206,34 @@ class StageOrder:
         prefill_due = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX and self._prefill
         if self._decode and not prefill_due:
             self._decodes_in_a_row = self._decodes_in_a_row + 1 if self._prefill else 0
-            return self._take_decode(now)
+            return self._take_decode()
         if not self._prefill:
             return None
         self._decodes_in_a_row = 0
         stay = self._prefill[0].batch.replay
         return self._take_rows(self.budget.rows_now(now, stay=stay))
 
-    def next_decode(self, now: float) -> RunBatch | None:
+    def next_decode(self) -> RunBatch | None:
         """Decode step that may interrupt a prefill step under way; None when no decode waits."""
         if not self._decode or self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX:
             return None
         self._decodes_in_a_row += 1
-        return self._take_decode(now)
+        return self._take_decode()
 
     @property
     def wait_until(self) -> float | None:
         """Time to ask again although nothing arrived; None when there is nothing to wait for."""
         return self.budget.wait_until if self._prefill else None
 
-    def _take_decode(self, now: float) -> RunBatch:
+    @property
+    def decode_rows_waiting(self) -> int:
+        """Rows of the micro-batch that has waited longest; 0: none waits."""
+        return self._decode[0].batch.tokens if self._decode else 0
+
+    def _take_decode(self) -> RunBatch:
         batch, message = self._decode.popleft()
         whole = Piece(message, 0, batch.tokens)
-        return RunBatch(batch, (), (whole,), now + self.budget.clock.step_s)
+        return RunBatch(batch, (), (whole,))
 
     def _take_rows(self, rows: int) -> RunBatch | None:
         batches: list[Batch] = []

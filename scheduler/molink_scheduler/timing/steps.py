@@ -147,22 +147,29 @@ class DecodeClock:
 
     def due_at(self, now: float) -> float | None:
         """Time at which the next one is expected, at the earliest `now`; None when none circles."""
+        due = self.next_due(now)
+        return None if due is None else due[1]
+
+    def next_due(self, now: float) -> tuple[int, float] | None:
+        """The place of the next one beside its time."""
         if self._round_s is None:
             return None
         full_s = ROUNDS_UNTIL_EMPTY * self._round_s
-        for last in self._last_seen.values():
+        for slot, last in self._last_seen.items():
             if now - last <= full_s:
-                return max(now, last + self._round_s)
+                return slot, max(now, last + self._round_s)
         return None
+
+    def seen_before_s(self, slot: int, now: float) -> float | None:
+        """Seconds since a micro-batch was seen in this round; None: it was not."""
+        last, round_s = self._last_seen.get(slot), self._round_s
+        if last is None or round_s is None or now - last > round_s:
+            return None
+        return now - last
 
     def computed(self, elapsed_s: float) -> None:
         """A decode step took so long."""
         self.step_s += WEIGHT_OF_NEWEST_STEP * (elapsed_s - self.step_s)
-
-    def result_due_at(self, now: float) -> float | None:
-        """Time at which the result of the next decode step is expected; None when none circles."""
-        due_at = self.due_at(now)
-        return None if due_at is None else due_at + self.step_s
 
     def _is_pause(self, slot: int, elapsed_s: float, round_s: float) -> bool:
         """Whether nobody was on the slot for a part of the time since its last visit, which was

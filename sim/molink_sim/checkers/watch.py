@@ -222,6 +222,10 @@ class _WatchedSource:
         return self.inner.wait_until
 
     @property
+    def decode_rows_waiting(self) -> int:
+        return self.inner.decode_rows_waiting
+
+    @property
     def clock(self) -> DecodeClock:
         return self.inner.clock
 

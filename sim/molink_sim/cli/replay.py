@@ -28,6 +28,10 @@ def replay(path: Path, json_path: Path | None) -> None:
         json_path.write_text(json.dumps(asdict(found), default=str, indent=2) + "\n")
     click.echo(f"Calls: {found.calls_count} in {found.lasted_s:.3f} s")
     click.echo(f"Messages refused: {found.refusals_count}")
+    for case, off in (("a step", found.step_errors), ("the round", found.round_errors)):
+        if off.judged:
+            times = f"{1e3 * off.p50_s:.1f} / {1e3 * off.p95_s:.1f} ms, {off.shares_text}"
+            click.echo(f"Time until decode by {case}: off by {times} (p50 / p95)")
     for title, finding in (
         ("First refusal", found.first_refusal),
         ("Exception", found.error),

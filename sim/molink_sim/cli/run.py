@@ -20,7 +20,7 @@ MILLISECONDS = 1e-3
 )
 @click.option(
     "--policy",
-    help=f"Order on the links instead of the system's own: {', '.join(POLICIES)} or paper.",
+    help=f"Order on the links instead of the system's own: {', '.join(POLICIES)}.",
 )
 @click.option(
     "--model",

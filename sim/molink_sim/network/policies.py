@@ -1,29 +1,22 @@
 """Orders on a link by name: the product's, and those that it is measured against.
 
 A policy is an order (`PriorityQueues`, `FifoQueue`, `FairQueue`) and a size of pieces (a
-`ChunkRule`). The product has only `molink`. The others are the paper's rule (`just_in_time`, and
-`paper` with its turns as well), pieces of one size (`quantum`), and what other systems do (`fifo`,
-`fair`). Simulated links take each of them, and so do experiments over real links
+`ChunkRule`). The product has only `molink`. The others are the paper's rule (`just_in_time`), its
+algorithm to the letter (`paper`), pieces of one size (`quantum`), and what other systems do
+(`fifo`, `fair`). Simulated links take each of them, and so do experiments over real links
 (`tools.experiments.harness.policy_ring`).
 """
 
-from molink_scheduler.link.priority_queues import (
-    DECISIONS_MAX,
-    PriorityQueues,
-    StarvationLimits,
-    just_in_time,
-)
+from molink_scheduler.link.priority_queues import PriorityQueues, just_in_time
 from molink_scheduler.link.transmission import LinkView, TransmissionQueue
 from molink_sim.network.baseline_queues import FairQueue, FifoQueue
-
-POLICIES = ("molink", "just_in_time", "quantum", "fifo", "fair")
-"""Names that any link takes."""
+from molink_sim.network.paper_queue import PaperQueue
 
 PAPER_POLICY = "paper"
 """Algorithm 1 to the letter; the core's `just_in_time` differs as docs/scheduling.md says."""
 
-NEVER = 1 << 62
-"""A limit that the paper does not have."""
+POLICIES = ("molink", "just_in_time", PAPER_POLICY, "quantum", "fifo", "fair")
+"""Names that any link takes."""
 
 FIXED_QUANTUM_BYTES = 16 * 2**10
 """Best p50 / p99 of decode at 20 Mbps: 37 / 41 ms, against 41 / 52 for 32 KB and 47 / 66 for 64."""
@@ -48,11 +41,5 @@ def make_queue(policy: str) -> TransmissionQueue:
         case "fair":
             return FairQueue()
         case "paper":
-            limits = StarvationLimits(DECISIONS_MAX, decode_bytes_max=NEVER, wait_s_max=NEVER)
-            return PriorityQueues(just_in_time, _all_that_is_left, limits)
+            return PaperQueue()
     raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")
-
-
-def _all_that_is_left(now: float, link: LinkView) -> int:
-    """The paper's turn: once prefill has waited for N decisions, the whole remainder goes."""
-    return NEVER

@@ -166,7 +166,8 @@ class SerialLink:
         self._next_decode_due_at = due_at
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """Ignore it: a piece on its way is not called back."""
+        """The same, by the step that is under way; a piece on its way is not called back."""
+        self._next_decode_due_at = due_at
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """Send a message as soon as the order of this link lets it."""

@@ -79,6 +79,12 @@ class IterationHead:
         blocks = self.kv_tokens_capacity // BLOCK_TOKENS // self.micro_batch_count
         return blocks * BLOCK_TOKENS - 1
 
+    @property
+    def decode_rows_waiting(self) -> int:
+        """Rows of the next batch, if it is one of decode."""
+        engine = self._idle[0] if self._idle else None
+        return len(engine.running) if engine is not None and not engine.waiting else 0
+
     def computed_tokens(self) -> dict[int, int]:
         """Nothing that outlives a lost stage."""
         return {}
@@ -99,7 +105,7 @@ class IterationHead:
         releases: list[SendRelease] = []
         for _ in range(len(self._idle)):
             engine = self._idle.popleft()
-            run = self._prefill(engine) or self._decode(engine, releases, now)
+            run = self._prefill(engine) or self._decode(engine, releases)
             if run is not None:
                 engine.under_way = True
                 return releases, run
@@ -146,13 +152,12 @@ class IterationHead:
         within_step = tokens == 0 or tokens + len(sequence.known) <= STEP_TOKENS_MAX
         return within_step and blocks_for(len(sequence.known) + 1) <= engine.blocks_free
 
-    def _decode(self, engine: _Engine, releases: list[SendRelease], now: float) -> RunBatch | None:
+    def _decode(self, engine: _Engine, releases: list[SendRelease]) -> RunBatch | None:
         for request_id, sequence in list(engine.running.items()):
             if request_id in engine.running:
                 self._grow(engine, sequence, releases)
         spans = [sequence.take_span(1) for sequence in engine.running.values()]
-        due_at = now + self.clock.step_s
-        return self._run(DECODE, engine, spans, [], due_at) if spans else None
+        return self._run(DECODE, engine, spans, []) if spans else None
 
     def _grow(self, engine: _Engine, sequence: Sequence, releases: list[SendRelease]) -> None:
         """Take a block if the token to come begins one; the newest gives way."""
@@ -173,13 +178,12 @@ class IterationHead:
         engine: _Engine,
         spans: list[Span],
         admissions: list[Admission],
-        result_due_at: float | None = None,
     ) -> RunBatch:
         batch = Batch(
             self._next_batch_id, batch_class, engine.number, tuple(spans), tuple(admissions)
         )
         self._next_batch_id += 1
-        return RunBatch(batch, (0,) * batch.tokens, (), result_due_at)
+        return RunBatch(batch, (0,) * batch.tokens)
 
 
 def _leave(engine: _Engine, sequence: Sequence) -> SendRelease:
@@ -204,6 +208,12 @@ class FifoStageQueue:
     _batches: dict[int, Batch] = field(init=False, default_factory=dict)
     _next_id: int = field(init=False, default=0)
 
+    @property
+    def decode_rows_waiting(self) -> int:
+        """Rows of the batch whose turn it is, once it has come, if it is one of decode."""
+        batch = self._batches.get(self._next_id)
+        return batch.tokens if batch is not None and batch.batch_class is DECODE else 0
+
     def computed_tokens(self) -> dict[int, int]:
         """Nothing that outlives a lost stage."""
         return {}
@@ -226,8 +236,7 @@ class FifoStageQueue:
         if batch is None:
             return [], None
         self._next_id += 1
-        due_at = now + self.clock.step_s if batch.batch_class is DECODE else None
-        return [], RunBatch(batch, (), (Piece(0, 0, batch.tokens),), due_at)
+        return [], RunBatch(batch, (), (Piece(0, 0, batch.tokens),))
 
     def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
         """Nothing interrupts a step."""

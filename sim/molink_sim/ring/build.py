@@ -30,7 +30,6 @@ from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
 from molink_sim.network.link import Deliver, Link, Sent
 from molink_sim.network.make import make_link
 from molink_sim.network.paced import PacedLink
-from molink_sim.network.policies import PAPER_POLICY
 from molink_sim.outcome import BusyTimes
 from molink_sim.ring.baselines import FifoStageQueue, IterationHead
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
@@ -240,7 +239,6 @@ class RingMaker:
             parts=ring.nodes[index].parts,
             lower=SimulatedStore(_tiers(spec)),
             drafter=Drafter(system.drafter, random.Random(f"{self.seed} drafter {ring.number}")),
-            result_is_next_decode=system.policy == PAPER_POLICY,
             after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
         )
 

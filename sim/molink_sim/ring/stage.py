@@ -86,9 +86,6 @@ class Stage:
     """Memory below its device's, in this epoch."""
     drafter: Drafter
     """Answers a head's questions, or drafts on the tail; idle elsewhere."""
-    result_is_next_decode: bool = False
-    """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
-    and 2."""
     after_idle: Curve | None = None
     """Seconds by which a step is longer, over the idle time before it."""
     is_lost: bool = field(init=False, default=False)
@@ -233,8 +230,6 @@ class Stage:
             self.admitted(batch.admissions)
         if run.result_due_at is not None:
             self.link.set_decode_result_due(run.result_due_at)
-            if self.result_is_next_decode:
-                self.link.set_next_decode_due(run.result_due_at)
         step_s = batch_s(self.cost, batch) if not self.taken else self._extended_s(batch)
         if self.core.is_tail:
             step_s += self.drafter.passes_s(batch)

@@ -31,5 +31,5 @@ def test_the_links_of_a_stage_take_the_order_that_is_named(monkeypatch):
 
 
 def test_an_order_that_nobody_knows_is_refused_before_a_stage_begins():
-    with pytest.raises(ValueError, match="molink, just_in_time, quantum, fifo, fair"):
+    with pytest.raises(ValueError, match="molink, just_in_time, paper, quantum, fifo, fair"):
         send_by("lifo")

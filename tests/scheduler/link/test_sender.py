@@ -280,3 +280,65 @@ def test_a_cap_that_falls_while_the_link_is_quiet_slows_it_and_does_not_stop_it(
             left -= chunk.size_bytes
         now = sender.next_wake(now) if left else now
         assert now < 0.1
+
+
+JUST_IN_TIME_CASES = {
+    "no forecast": (None, None, 8000),
+    "cases 1 and 2: a step's result": (None, 100.0082, 8200),
+    "case 3: a round": (100.1116, None, 111_600),
+}
+
+
+@pytest.mark.parametrize(
+    ("round_due", "result_due", "size_bytes"), JUST_IN_TIME_CASES.values(), ids=JUST_IN_TIME_CASES
+)
+def test_both_words_of_a_stage_move_what_the_just_in_time_rule_asks(
+    round_due, result_due, size_bytes
+):
+    """1 MB/s."""
+    sender = LinkSender(make_queue("paper"), LinkPacer())
+    sender.offer(Transfer(1, PREFILL, 16_000_000), 100.0)
+    if round_due is not None:
+        sender.set_next_decode_due(round_due)
+    if result_due is not None:
+        sender.set_decode_result_due(result_due)
+    _, chunk = sender.next_chunk(100.0)
+    assert chunk.size_bytes == size_bytes
+
+
+def test_the_round_takes_over_once_a_step_has_ended():
+    sender = LinkSender(make_queue("paper"), LinkPacer())
+    sender.offer(Transfer(1, PREFILL, 16_000_000), 100.0)
+    sender.set_decode_result_due(100.0)
+    sender.set_next_decode_due(100.05)
+    _, chunk = sender.next_chunk(100.0)
+    assert chunk.size_bytes == 50_000
+
+
+def rounds_of(pause: PrefillPause, off_s: float, count: int) -> float:
+    """Rounds of 100 ms whose steps begin so late; when the next result is due by the last."""
+    now = 0.0
+    for number in range(count):
+        now = 0.1 * number
+        pause.result_leaves(now + 0.1, now)
+        pause.step_begins(now + 0.1 + off_s)
+    pause.result_leaves(now + 0.2, now + 0.1)
+    return now + 0.2
+
+
+def test_room_is_made_for_a_round_once_rounds_are_even():
+    due_at = rounds_of(pause := PrefillPause(), 0.001, 12)
+    assert pause.until(due_at - DRAIN_S / 2, DRAIN_S) is not None
+    assert pause.until(due_at - 2 * DRAIN_S, DRAIN_S) is None
+
+
+@pytest.mark.parametrize(("off_s", "count"), [(0.02, 12), (0.001, 1)])
+def test_uneven_rounds_are_not_made_room_for(off_s, count):
+    due_at = rounds_of(pause := PrefillPause(), off_s, count)
+    assert pause.until(due_at - DRAIN_S / 2, DRAIN_S) is None
+
+
+def test_a_stage_that_expects_nothing_is_not_made_room_for():
+    rounds_of(pause := PrefillPause(), 0.0, 12)
+    pause.result_leaves(None, 2.0)
+    assert pause.until(2.0, DRAIN_S) is None

@@ -224,7 +224,7 @@ def test_just_in_time_is_as_good_as_its_forecast():
 
 
 def test_an_unknown_policy_is_refused_with_the_list():
-    with pytest.raises(ValueError, match="molink, just_in_time, quantum, fifo, fair"):
+    with pytest.raises(ValueError, match="molink, just_in_time, paper, quantum, fifo, fair"):
         make_queue("lifo")
 
 

@@ -136,11 +136,11 @@ def test_nothing_is_lost_and_each_class_keeps_its_order(script, rows_max, span_t
 def test_only_decode_interrupts_a_step_and_a_bounded_number_of_times():
     order = an_order()
     order.push(a_prefill(99, 0, 8), 0.0)
-    assert order.next_decode(0.0) is None
+    assert order.next_decode() is None
     for number in range(DECODES_BEFORE_PREFILL_MAX + 1):
         order.push(a_decode(number), 0.0)
     interrupts = []
-    while (run := order.next_decode(0.0)) is not None:
+    while (run := order.next_decode()) is not None:
         interrupts += messages(run)
     assert interrupts == list(range(DECODES_BEFORE_PREFILL_MAX))
     assert messages(order.next_batch(0.0)) == [99]

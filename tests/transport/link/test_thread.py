@@ -1,6 +1,7 @@
 """Two ends of a real link on loopback: messages arrive whole, hostile frames are dropped."""
 
 import queue
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,6 +14,7 @@ from molink.wire.chunks import ChunkHeader
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.priority_queues import PriorityQueues
+from molink_sim.network.paper_queue import PIECE_BYTES_MAX
 from molink_sim.network.policies import POLICIES, make_queue
 
 ARRIVES_WITHIN_S = 30.0
@@ -77,6 +79,16 @@ def test_messages_of_any_size_arrive_whole_and_in_order_of_their_class(ends, pol
     buffers = [frames[1] for frames in arrived]
     for expected in sent.values():
         assert [buffer for buffer in buffers if buffer in expected] == expected
+    assert ends.inbound.reassembly.chunks_refused == ends.inbound.frames_refused == 0
+
+
+def test_what_the_paper_sends_at_once_arrives_though_no_chunk_may_be_so_long(ends):
+    link, long = ends.open("paper"), buffer_of(7, PIECE_BYTES_MAX + 300_000)
+    link.sender.set_next_decode_due(time.monotonic() + 3600.0)
+    for buffer, batch_class in ((long, BatchClass.PREFILL), (b"late", BatchClass.DECODE)):
+        if not link.send([HEADER, buffer], batch_class):
+            ends.sender.wake()
+    assert [ends.next_message()[1] for _ in range(2)] == [long, b"late"]
     assert ends.inbound.reassembly.chunks_refused == ends.inbound.frames_refused == 0
 
 

@@ -108,6 +108,7 @@ async def contend(
         longest_s = seen.longest_gap_s(loaded_from_s, end_s)
     waits = [first_token_s(prompt) for prompt in prompts]
     figures = _figures(quiet, loaded, waits) | {"longest_gap_s": longest_s}
+    figures["tokens_per_s"] = len(loaded) / (end_s - loaded_from_s)
     shifted = [(at - start_s, 1e3 * gap) for at, gap in [*quiet, *loaded]]
     return Measured(figures, {"gaps_ms": shifted, "loaded_ms": [1e3 * gap for _, gap in loaded]})
 
