@@ -196,7 +196,9 @@ def attend(
     return attended(step, module.layer_idx, plan, layer_rows)[None], None
 
 
-def attended(step: AttentionStep, layer_index: int, plan: StepPlan, rows: LayerRows) -> torch.Tensor:
+def attended(
+    step: AttentionStep, layer_index: int, plan: StepPlan, rows: LayerRows
+) -> torch.Tensor:
     """Attention [T, H, V] of the rows of a step to the keys of a layer that stand by `plan`,
     computed where they lie and by what suits it."""
     if step.lent is not None and plan is step.plan:

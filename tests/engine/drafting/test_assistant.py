@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from tests.engine.drafting.assistant_checkpoints import SETTINGS, SOURCES, save_assisted
-from tests.engine.drafting.tail_ring import Request, TailRing, drafting_stages
-from tests.engine.drafting.test_tail_layer import DRAWN, GREEDY, requests_of
+from tests.engine.drafting.tail_ring import TailRing, drafting_stages
+from tests.engine.drafting.test_tail_layer import requests_of
 from tests.engine.tiny_models import LAYERS
 
 ORDERED = dict(use_ordered_embeddings=True, num_centroids=16, centroid_intermediate_top_k=4)
