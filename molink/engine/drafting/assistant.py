@@ -36,7 +36,6 @@ from molink.engine.sampling.history import SequenceHistory
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink.engine_protocol.values import Drafts
 from molink_scheduler.batch import Batch
-from molink_scheduler.prompt_cut import PromptCut
 
 
 class KeptStage(TailStage, Protocol):
@@ -52,8 +51,6 @@ class Asked(Guess):
 
     keys: int
     """Tokens before the last one, whose place that is."""
-    cut: PromptCut | None
-    """Where its prompt was cut; None: it was not."""
 
 
 @dataclass(slots=True)
@@ -95,7 +92,7 @@ class Assistant:
         try:
             asked = list(_asked(stage, batch, drawn, histories))
             return self._guessed(stage, asked, seen_TD) if asked else ()
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:  # Whatever it is: no token needs its drafts.
             self.failure = failure_of(error)
             return ()
 
@@ -154,19 +151,20 @@ def _asked(
     drawn: Sequence[DrawnToken],
     histories: Mapping[int, SequenceHistory],
 ) -> Iterator[tuple[Asked, int]]:
-    """Who is to be drafted for, and the last token of each; `row`: that which drew the token."""
+    """Who is to be drafted for, and the last token of each; `row`: that which drew the token. Not
+    those whose prompts were cut: what is left of their keys is another layer's choice."""
     own: dict[int, list[DrawnToken]] = {}
     for token in drawn:
         own.setdefault(token.request_id, []).append(token)
     row, length = 0, stage.description.model_len_max
     for span in batch.spans:
         tokens = [one for one in own.get(span.request_id, ()) if not one.is_lost]
-        if span.wants and tokens and tokens[-1].grammar is GrammarState.OPEN:
+        is_open = bool(tokens) and tokens[-1].grammar is GrammarState.OPEN
+        if span.wants and is_open and stage.cuts.behind(span) is None:
             last = span.known_end - span.start + len(tokens) - 2
             place = row + last, span.start + last, span.wants, length
-            cut, keys = stage.cuts.behind(span), span.start + last + 1
-            history = histories[span.request_id]
-            yield Asked(span.request_id, history, *place, keys=keys, cut=cut), tokens[-1].token_id
+            given = span.request_id, histories[span.request_id], *place
+            yield Asked(*given, keys=span.start + last + 1), tokens[-1].token_id
         row += span.tokens
 
 
@@ -190,10 +188,6 @@ def _step(
         tables = [stage.windows.blocks.table(one.request_id) for one in asked]
         near = [replace(one, blocks=own) for one, own in zip(spans, tables, strict=True)]
         plan = replace(plan, windowed=over(near))
-    if any(one.cut is not None for one in asked):
-        pairs = zip(spans, asked, strict=True)
-        moved = [one if own.cut is None else one.behind_cut(own.cut) for one, own in pairs]
-        plan = replace(plan, cut=over(moved))
     step = AttentionStep(plan, stage.kv_memory, choice=stage.attention)
     step.windows = stage.windows
     lent = nullcontext() if stage.lending is None else stage.lending.reading(spans)

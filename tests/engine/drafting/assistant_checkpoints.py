@@ -1,11 +1,12 @@
 """Small targets and assistants of Gemma 4 in both packagings, and the library's drafts of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
 from transformers.models.gemma4_assistant.modeling_gemma4_assistant import (
     Gemma4AssistantForCausalLM,
@@ -94,15 +95,23 @@ def drawn(logits, known: list[int], prompt: int, params: SamplingParams) -> int:
     return plain_token(logits.numpy(), params, tuple(known[:prompt]), tuple(known[prompt:]))
 
 
-def save_assisted(target: str, directory: Path, seed: int = 0, **settings: Any) -> Assisted:
+def save_assisted(
+    target: str,
+    directory: Path,
+    of_both: Mapping[str, Any] = {},
+    of_text: Mapping[str, Any] = {},
+    **settings: Any,
+) -> Assisted:
     """Write a target to `directory`, and its assistant to `assistant` in it; the library's models
-    of both. `settings`: of the assistant."""
-    own = ARCHITECTURES["gemma4_text"] | SETTINGS[target]
-    main = tiny_model(tiny_config("gemma4_text", **own), seed)
+    of both. `of_both`: settings of the target and of the assistant's text model; `of_text`: of that
+    alone; `settings`: of the assistant."""
+    own = ARCHITECTURES["gemma4_text"] | SETTINGS[target] | dict(of_both)
+    main = tiny_model(tiny_config("gemma4_text", **own))
     main.save_pretrained(directory)
     keep_all_kv(main)
     packaging = UNIFIED if target == "unified" else PLAIN
-    return Assisted(main, save_assistant(packaging, own, directory / "assistant", seed, **settings))
+    own |= {"text": of_text}
+    return Assisted(main, save_assistant(packaging, own, directory / "assistant", **settings))
 
 
 def keep_all_kv(main: Any) -> None:
@@ -115,7 +124,7 @@ def keep_all_kv(main: Any) -> None:
         main.model.layers[number].self_attn.store_full_length_kv = True
 
 
-def save_assistant(packaging: str, target: Any, directory: Path, seed: int = 0, **settings) -> Any:
+def save_assistant(packaging: str, target: Mapping[str, Any], directory: Path, **settings) -> Any:
     """Write an assistant of three layers for targets with these settings."""
     names = "attention_k_eq_v", "num_global_key_value_heads", "sliding_window"
     text = COMMON | HEADS | {name: target[name] for name in names}
@@ -124,11 +133,12 @@ def save_assistant(packaging: str, target: Any, directory: Path, seed: int = 0, 
     if packaging == PLAIN:
         text |= dict(hidden_size_per_layer_input=0, vocab_size_per_layer_input=0)
     given = dict(backbone_hidden_size=COMMON["hidden_size"]) | settings
+    text |= target["text"]
     text_config = with_all_shared(AutoConfig.for_model(f"{packaging}_text", **text))
     config = AutoConfig.for_model(f"{packaging}_assistant", text_config=text_config, **given)
-    assistant = with_weights_that_matter(MODELS[packaging](config), seed + 1)
+    assistant = with_weights_that_matter(MODELS[packaging](config), seed=1)
     if config.use_ordered_embeddings:
-        order = torch.randperm(text["vocab_size"], generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(text["vocab_size"], generator=torch.Generator().manual_seed(2))
         assistant.masked_embedding.token_ordering.copy_(order)
     assistant.save_pretrained(directory)
     return assistant
@@ -141,8 +151,3 @@ def with_all_shared(config: Any) -> Any:
     modes = property(lambda self: ["reuse"] * self.num_hidden_layers)
     config.__class__ = type(kind.__name__, (kind,), {"kv_sharing_modes": modes})
     return config
-
-
-def reloaded(directory: Path) -> Any:
-    """The library's model of a folder, for its own `generate`."""
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
