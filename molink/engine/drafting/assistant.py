@@ -129,6 +129,7 @@ class Assistant:
                 attention_mask=dict.fromkeys(kinds),
                 shared_kv_states=KVSharingDict(dict.fromkeys(kinds, (None, None))),
                 use_cache=False,
+                logits_to_keep=None,  # A number would have the library leave rows out.
             )
         rows_RA: torch.Tensor = out.last_hidden_state[0]
         return rows_RA
