@@ -70,7 +70,7 @@ def test_an_assistant_drafts_where_the_layers_are_that_it_reads(caplog):
         assert [load.drafter == drafter for load in loads] == beside
         assert all(work.drafts for work in plan.works)
         at_head = plan_of(7, nodes=nodes).drafting(small)
-        assert [at_head.load(0, one).drafter for one in at_head.works][0] == small
+        assert at_head.load(0, at_head.works[0]).drafter == small
         assert not any(work.drafts for work in at_head.works)
     assert caplog.messages == []
     cut = plan_of(7, nodes=4).drafting(drafter)
