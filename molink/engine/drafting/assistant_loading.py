@@ -53,8 +53,8 @@ def _loaded(
         raise UserError(why)
     text = config.get_text_config()
     whole = StagePart(range(text.num_hidden_layers), text.num_hidden_layers)
-    kind = type(name := causal_class(config).__name__, (causal_class(config),), {"__doc__": None})
-    kind.__module__, kind.__name__ = causal_class(config).__module__, name
+    base = causal_class(config)
+    kind = type(base.__name__, (base,), {"__module__": base.__module__, "__doc__": None})
     model = load_tensors(own, kind, config, whole, weight_map, dtype, beginnings={})
     for number, one in enumerate(model.model.layers):
         setattr(one.self_attn, SOURCE, sources[text.layer_types[number]])
