@@ -12,7 +12,7 @@ transformers. No torch.
 from collections.abc import Mapping
 from typing import Any
 
-from molink.checkpoint.draft_layer import ASSISTANT_TYPES
+from molink.checkpoint.draft_layer import ASSISTANT_TYPES, DraftLayer
 from molink.checkpoint.layers_together import SHARING
 from molink.checkpoint.model_config import text_settings
 
@@ -47,9 +47,9 @@ def sources_of(config: Config) -> dict[str, int]:
     return {str(kind): number for number, kind in enumerate(own)}
 
 
-def misfit(assistant: Config, model: Config) -> str:
+def misfit(assistant: Config, model: Config, layer: DraftLayer | None) -> str:
     """Why an assistant cannot draft for a model, as a clause; empty: by what both config.json tell
-    it can."""
+    it can. `layer`: what names of its tensors tell of it; None: they are not known here."""
     facts, of_model = text_settings(assistant), text_settings(model)
     kind = of_model.get("model_type")
     if kind not in ASSISTED_TYPES:
@@ -65,7 +65,8 @@ def misfit(assistant: Config, model: Config) -> str:
         return "the kinds of its layers, or of the model's, are not told in config.json"
     if missing := sorted(set(map(str, wanted)) - sources.keys()):
         return f"it reads layers of the kind {missing[0]}, of which the model has none"
-    return _other_sizes(facts, of_model, {str(one) for one in wanted})
+    lacks = layer.objection if layer is not None else ""
+    return _other_sizes(facts, of_model, {str(one) for one in wanted}) or lacks
 
 
 def first_source(assistant: Config, model: Config) -> int:

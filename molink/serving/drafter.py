@@ -48,9 +48,7 @@ def _reads_from(checkpoint: Checkpoint, served: ServedModel) -> int:
     """The first layer of the served model that an assistant reads. Raises UserError where it cannot
     draft for that model."""
     config, of_model = checkpoint.config(), served.checkpoint.config()
-    layer = draft_layer_of(checkpoint)
-    why = misfit(config, of_model) or (layer.objection if layer is not None else "")
-    if why:
+    if why := misfit(config, of_model, draft_layer_of(checkpoint)):
         raise UserError(f"{why}.")
     return first_source(config, of_model)
 

@@ -53,7 +53,7 @@ class PlannedDrafter:
         cannot draft for that."""
         config, of_model = drafter.config(), open_checkpoint(model).config()
         layer = draft_layer_of(drafter)
-        if why := misfit(config, of_model) or (layer.objection if layer is not None else ""):
+        if why := misfit(config, of_model, layer):
             raise UserError(f"{drafter.name} does not draft: {why}.")
         source = WeightsSource(model=drafter.name)
         first = first_source(config, of_model)
@@ -150,5 +150,13 @@ def refused(drafter: AssignedDrafter, why: str) -> AssignedDrafter:
 
 def undrafted(costs: Mapping[int, ModelCost]) -> dict[int, ModelCost]:
     """The costs without a model that drafts; layers that an assistant reads stay together."""
-    nothing = {"drafter_bytes": 0, "drafter_file_bytes": 0, "drafter_layers": 0.0}
-    return {size: replace(cost, **nothing, drafter_at_tail=False) for size, cost in costs.items()}
+    return {
+        size: replace(
+            cost,
+            drafter_bytes=0,
+            drafter_file_bytes=0,
+            drafter_layers=0.0,
+            drafter_at_tail=False,
+        )
+        for size, cost in costs.items()
+    }

@@ -138,8 +138,9 @@ class Assistant:
         """Logits [R, W], those of few clusters of words alone where it has some in order."""
         if self.model.masked_embedding is not None:
             among = self.model.masked_embedding(out_RA[None], self.model.lm_head.weight)
-            return among[0]  # type: ignore[no-any-return]
-        logits_RW: torch.Tensor = self.model.lm_head(out_RA)
+            logits_RW: torch.Tensor = among[0]
+        else:
+            logits_RW = self.model.lm_head(out_RA)
         return logits_RW
 
     def _see(self, norm: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:

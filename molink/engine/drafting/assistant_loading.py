@@ -43,8 +43,7 @@ def _loaded(
 ) -> Any:
     """The library's model. Raises UserError where it cannot draft for the target."""
     model_config, weight_map = checkpoint.config(), own.weight_map()
-    layer = draft_layer(own.config(), weight_map)
-    why = misfit(own.config(), model_config) or (layer.objection if layer is not None else "")
+    why = misfit(own.config(), model_config, draft_layer(own.config(), weight_map))
     if not why and (first := first_source(own.config(), model_config)) < part.layers.start:
         why = elsewhere(first, part.layers_total)
     config, sources = _config_of(own), sources_of(model_config)

@@ -7,6 +7,8 @@ import pytest
 
 from molink.engine.drafting import assistant as assistants
 from molink.engine.layers import kept_attention
+from molink.engine.local_engine import LocalEngine
+from molink.stage_protocol.messages import DraftModel, LoadStage, StageWork
 from molink_scheduler.batch import KeptState, Release
 from tests.engine.drafting.assistant_checkpoints import SETTINGS, SOURCES, save_assisted
 from tests.engine.drafting.tail_checkpoints import change_tensors
@@ -210,3 +212,14 @@ def test_the_hidden_state_before_the_norm_is_seen(plain, monkeypatch):
     norm.register_forward_hook(lambda *given: see(drafter, *given))
     with pytest.raises(AssertionError):
         play(plain)
+
+
+@pytest.mark.parametrize("refused", ["", "no room."])
+def test_an_engine_loads_the_one_that_its_stage_is_told_of(refused, tmp_path):
+    save_assisted("plain", tmp_path)
+    drafter = DraftModel(str(tmp_path / "assistant"), 3, "assistant", 1, refused, reads_from=4)
+    work = StageWork((4, LAYERS), "cpu", "float32", 64, drafts=True)
+    prepared = LocalEngine().prepare(
+        LoadStage(str(tmp_path), work, "127.0.0.1", drafter=drafter), lambda fraction: None
+    )
+    assert prepared.loaded.drafts == (not refused)
