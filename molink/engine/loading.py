@@ -27,10 +27,9 @@ from molink.engine.device.devices import (
     free_memory_bytes,
     return_freed_memory,
 )
-from molink.engine.drafting.assistant import Assistant
+from molink.engine.drafting.assistant import TailDrafter
 from molink.engine.drafting.assistant_loading import load_assistant
 from molink.engine.drafting.packaging import load_tail_layer
-from molink.engine.drafting.tail_layer import TailLayer
 from molink.engine.layers.attention_choice import AttentionChoice
 from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink.engine.model.weights import Progress, StagePart, load_model, load_model_config
@@ -151,12 +150,12 @@ class _Source:
         stage.prepare(self.work.kv_tokens, _part_of(progress, READ, 1.0), *room)
         return stage
 
-    def _drafter(self, weights: Any, dtype: torch.dtype) -> TailLayer | Assistant | None:
+    def _drafter(self, weights: Any, dtype: torch.dtype) -> TailDrafter | None:
         """What drafts on the tail: the layer of the checkpoint, or an assistant; None where none
         does, or there is none that can."""
         if not (self.part.is_tail and self.part.drafts):
             return None
-        found: TailLayer | Assistant | None
+        found: TailDrafter | None
         if self.assistant is not None:
             found = load_assistant(self.assistant, self.checkpoint, self.part, weights, dtype)
         else:

@@ -10,9 +10,9 @@ import logging
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from molink.checkpoint.assistants import first_source, is_assistant, misfit
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe
+from molink.checkpoint.draft_layer import first_source, is_assistant, misfit
 from molink.checkpoint.layer_sizes import draft_layer_of
 from molink.config.groups import DRAFTERS, TAIL_DRAFTERS
 from molink.errors import UserError

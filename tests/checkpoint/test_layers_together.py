@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig
 
-from molink.checkpoint.assistants import sources_of
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
+from molink.checkpoint.draft_layer import sources_of
 from molink.checkpoint.layers_together import check_cuts, layers_together, tied_from
 from molink.checkpoint.model_config import model_shape
 from molink.errors import UserError

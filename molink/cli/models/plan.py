@@ -213,8 +213,8 @@ def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "
 
 def _drafting(planned: "PlannedModel", model: str, drafter: str, goal: "Goal") -> "PlannedModel":
     """The model with what `--drafter` names. Raises UserError for what cannot draft."""
-    from molink.checkpoint.assistants import is_assistant
     from molink.checkpoint.checkpoint import open_checkpoint
+    from molink.checkpoint.draft_layer import is_assistant
     from molink.coordinator.planning.drafter_plan import PlannedDrafter
     from molink.serving.foreign_drafters import check_drafts_here
 

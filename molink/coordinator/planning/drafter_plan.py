@@ -10,9 +10,8 @@ they become heads.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from molink.checkpoint.assistants import first_source, misfit
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from molink.checkpoint.draft_layer import DraftLayer
+from molink.checkpoint.draft_layer import DraftLayer, first_source, misfit
 from molink.checkpoint.layer_sizes import draft_layer_of, planned_model
 from molink.checkpoint.layers_together import tied_from
 from molink.checkpoint.model_shape import ModelShape, PlannedModel

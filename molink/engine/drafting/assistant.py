@@ -25,7 +25,13 @@ import torch
 from transformers.cache_utils import KVSharingDict
 
 from molink.engine.device.streams import uploaded
-from molink.engine.drafting.tail_layer import Guess, TailStage, drawn_words, failure_of
+from molink.engine.drafting.tail_layer import (
+    Guess,
+    TailLayer,
+    TailStage,
+    drawn_words,
+    failure_of,
+)
 from molink.engine.layers.attention_function import AttentionStep, active_step
 from molink.engine.layers.quantized_linear import use_cuda_kernels
 from molink.engine.memory.prompt_cuts import PromptCuts
@@ -145,6 +151,10 @@ class Assistant:
 
     def _see(self, norm: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         self._seen_TD = output[0]
+
+
+TailDrafter = TailLayer | Assistant
+"""What drafts on a tail: a layer of the checkpoint, or a second one."""
 
 
 def _asked(

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from molink.checkpoint.assistants import elsewhere, first_source, misfit, sources_of
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from molink.checkpoint.draft_layer import draft_layer
+from molink.checkpoint.draft_layer import draft_layer, elsewhere, first_source, misfit, sources_of
 from molink.engine.drafting.assistant import Assistant
 from molink.engine.layers.kept_attention import KEPT_ATTENTION, SOURCE
 from molink.engine.model.text_model import causal_class
@@ -54,7 +53,7 @@ def _loaded(
     whole = StagePart(range(text.num_hidden_layers), text.num_hidden_layers)
     base = causal_class(config)
     kind = type(base.__name__, (base,), {"__module__": base.__module__, "__doc__": None})
-    model = load_tensors(own, kind, config, whole, weight_map, dtype, beginnings={})
+    model: Any = load_tensors(own, kind, config, whole, weight_map, dtype, beginnings={})
     for number, one in enumerate(model.model.layers):
         setattr(one.self_attn, SOURCE, sources[text.layer_types[number]])
     return model
