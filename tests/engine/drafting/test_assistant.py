@@ -201,15 +201,13 @@ def test_one_that_is_wrong_is_seen(place, name, wrong, plain, monkeypatch):
         play(plain)
 
 
-def test_the_hidden_state_before_the_norm_is_seen(plain, monkeypatch):
-    drafter = plain[1][0].drafter
+def test_hidden_states_that_passed_no_norm_are_seen(plain, monkeypatch):
+    guessed = assistants.Assistant._guessed
 
-    def see(self, norm, inputs, output):
-        self._seen_TD = inputs[0][0]
+    def unscaled(self, stage, asked, seen_TD):
+        return guessed(self, stage, asked, 3 * seen_TD)
 
-    norm = drafter.target.get_decoder().norm
-    monkeypatch.setattr(norm, "_forward_hooks", {})
-    norm.register_forward_hook(lambda *given: see(drafter, *given))
+    monkeypatch.setattr(assistants.Assistant, "_guessed", unscaled)
     with pytest.raises(AssertionError):
         play(plain)
 
