@@ -24,8 +24,8 @@ from molink_scheduler.model_cost import ModelCost
 USERS = 16
 """Users for whose usual requests it has KV; further ones are served without drafts."""
 
-NO_ROOM = "no PC has room for it beside the first layers."
-TOO_LATE = "the head's new PC could not have fetched it in time."
+NO_ROOM = "no PC has room for it beside the layers of its stage."
+TOO_LATE = "the new PC of its stage could not have fetched it in time."
 
 
 @dataclass(frozen=True, slots=True)
