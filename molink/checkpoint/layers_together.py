@@ -30,6 +30,13 @@ def layers_together(config: Config, layers: int) -> Runs:
     return ((start, layers),) if layers - start > 1 else ()
 
 
+def tied_from(runs: Runs, first: int, layers: int) -> Runs:
+    """The runs of a model of so many layers whose layers from `first` on stay together, too."""
+    start = min([first, *(begin for begin, end in runs if end > first)])
+    before = tuple(run for run in runs if run[1] <= start)
+    return (*before, (start, layers)) if layers - start > 1 else before
+
+
 def check_cuts(model: str, layers: int, together: Runs, ranges: Sequence[tuple[int, int]]) -> None:
     """Raise UserError when stages part layers that stay together; it says where to cut."""
     bounds = {bound for one in ranges for bound in one}

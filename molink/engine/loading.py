@@ -27,8 +27,9 @@ from molink.engine.device.devices import (
     free_memory_bytes,
     return_freed_memory,
 )
+from molink.engine.drafting.assistant import TailDrafter
+from molink.engine.drafting.assistant_loading import load_assistant
 from molink.engine.drafting.packaging import load_tail_layer
-from molink.engine.drafting.tail_layer import TailLayer
 from molink.engine.layers.attention_choice import AttentionChoice
 from molink.engine.layers.quantized_linear import QuantizedLinear
 from molink.engine.model.weights import Progress, StagePart, load_model, load_model_config
@@ -68,12 +69,14 @@ def load_stage(
     memory_bytes: int | None = None,
     self_test: bool = True,
     tokenizer_of: Callable[[ModelDescription], Any] = lambda description: None,
+    assistant: str | None = None,
 ) -> StageExecutor:
     """Load the layers of a model directory or hub id.
 
     `stages_here` share this PC's memory, and this one takes at most `memory_bytes` of it;
     `self_test` proves first, on a tiny model of the same architecture, that stages compute what the
-    whole does; the tail follows grammars with the tokenizer of `tokenizer_of`, if there is one.
+    whole does; the tail follows grammars with the tokenizer of `tokenizer_of`, if there is one, and
+    drafts with the checkpoint `assistant` in place of a layer of its own, where one is named.
     Raises UserError (a subclass of it; NoRoomError where memory is short) with one sentence.
     """
     checkpoint = open_checkpoint(model)
@@ -89,7 +92,7 @@ def load_stage(
     grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
     is_on_card = card_of(device) is not None
     trouble = trouble_with_card_rewriting(config, description) if is_on_card else None
-    source = _Source(checkpoint, config, description, part, work, device, trouble)
+    source = _Source(checkpoint, config, description, part, work, device, trouble, assistant)
     load = partial(source.stage, grammars, progress, (stages_here, work.kv_dtype, memory_bytes))
     is_narrowed = work.dtype == "auto" and description.dtype != "float16"
     try:
@@ -148,6 +151,8 @@ class _Source:
     device: torch.device
     trouble: str | None
     """Why a card's fused kernels are not used; None: they may be."""
+    assistant: str | None = None
+    """Folder of the checkpoint that drafts on the tail; None: a layer of its own does."""
 
     def stage(
         self,
@@ -182,12 +187,16 @@ class _Source:
         stage.prepare(self.work.kv_tokens, _part_of(progress, READ, 1.0), *room)
         return stage
 
-    def _drafter(self, weights: Any, dtype: torch.dtype) -> TailLayer | None:
-        """The layer that drafts on the tail; None where none does, or the checkpoint has none that
-        can."""
+    def _drafter(self, weights: Any, dtype: torch.dtype) -> TailDrafter | None:
+        """What drafts on the tail: the layer of the checkpoint, or an assistant; None where none
+        does, or there is none that can."""
         if not (self.part.is_tail and self.part.drafts):
             return None
-        found = load_tail_layer(self.checkpoint, self.config, weights, dtype)
+        found: TailDrafter | None
+        if self.assistant is not None:
+            found = load_assistant(self.assistant, self.checkpoint, self.part, weights, dtype)
+        else:
+            found = load_tail_layer(self.checkpoint, self.config, weights, dtype)
         if found is not None:
             read_onto(found.model, self.device)
         return found

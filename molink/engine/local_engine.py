@@ -47,7 +47,7 @@ from molink.engine_protocol.values import (
 from molink.errors import LenderLostError, UnsupportedModelError, UserError
 from molink.hardware.host import read_main_memory
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import Borrow, LoadStage, StageWork
+from molink.stage_protocol.messages import Borrow, DraftModel, LoadStage, StageWork
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.changes import OutwardChange
@@ -308,7 +308,14 @@ class LocalEngine:
             memory_bytes=left_bytes,
             self_test=load.work.layers[0] == 0 and not beside,
             tokenizer_of=self.tokenizer_of,
+            assistant=_assistant(load.drafter),
         )
+
+
+def _assistant(drafter: DraftModel | None) -> str | None:
+    """Folder of what drafts over the stage's own KV; None: nothing does."""
+    is_wanted = drafter is not None and drafter.reads_from is not None and not drafter.refused
+    return drafter.model if drafter is not None and is_wanted else None
 
 
 def _joined(inputs: StepInputs) -> torch.Tensor | None:

@@ -10,9 +10,9 @@ import logging
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe
-from molink.checkpoint.draft_layer import Packaging
+from molink.checkpoint.draft_layer import first_source, is_assistant, misfit
 from molink.checkpoint.layer_sizes import draft_layer_of
 from molink.config.groups import DRAFTERS, TAIL_DRAFTERS
 from molink.errors import UserError
@@ -33,13 +33,24 @@ def draft_model(drafter: str, served: ServedModel) -> DraftModel | None:
     try:
         checkpoint = open_checkpoint(drafter)
         check_drafts_here(drafter, checkpoint.config())
+        if is_assistant(checkpoint.config()):
+            named = replace(named, reads_from=_reads_from(checkpoint, served))
         description = describe(checkpoint)
         _check_words(served, description)
     except (UserError, OSError, ValueError) as error:
-        refused = replace(named, refused=str(error))
+        refused = replace(named, refused=str(error), reads_from=None)
         log.warning("%s", refused.trouble)
         return refused
     return replace(named, layers=description.layers)
+
+
+def _reads_from(checkpoint: Checkpoint, served: ServedModel) -> int:
+    """The first layer of the served model that an assistant reads. Raises UserError where it cannot
+    draft for that model."""
+    config, of_model = checkpoint.config(), served.checkpoint.config()
+    if why := misfit(config, of_model, draft_layer_of(checkpoint)):
+        raise UserError(f"{why}.")
+    return first_source(config, of_model)
 
 
 class TailDrafts(NamedTuple):
@@ -57,7 +68,7 @@ def tail_drafts(drafter: str, model: str) -> TailDrafts:
         return TailDrafts()
     layer = draft_layer_of(open_checkpoint(model))
     if layer is not None and not layer.missing:
-        return TailDrafts(layer.packaging is not Packaging.GEMMA_ASSISTANT)
+        return TailDrafts(not is_assistant(open_checkpoint(model).config()))
     if layer is None and drafter != "tail":
         return TailDrafts()
     why = f"no layer for it is known of {public_name(model)}" if layer is None else layer.objection

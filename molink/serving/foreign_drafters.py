@@ -9,7 +9,6 @@ their makers' own form or in that of the speculators library.
 from collections.abc import Mapping
 from typing import Any
 
-from molink.checkpoint.draft_layer import ASSISTANT_TYPES
 from molink.errors import UnsupportedModelError
 
 EAGLE, DFLASH = "EAGLE", "DFlash"
@@ -20,20 +19,12 @@ WHY = (
     "small model of the same words, or take copy or tail"
 )
 
-ASSISTANT = (
-    "{name} is an assistant of Gemma 4, which reads hidden states, keys and values of the model's "
-    "last layers: it would draft on the tail, which loads no second checkpoint. Give a small model "
-    "of the same words, or take copy"
-)
-
 
 def check_drafts_here(name: str, config: Mapping[str, Any]) -> None:
     """Raise UnsupportedModelError, which says why, for the config.json of a drafter that cannot
-    draft at a ring's head."""
+    draft in a ring."""
     if (kind := foreign_kind(config)) is not None:
         raise UnsupportedModelError(WHY.format(name=name, kind=kind))
-    if config.get("model_type") in ASSISTANT_TYPES:
-        raise UnsupportedModelError(ASSISTANT.format(name=name))
 
 
 def foreign_kind(config: Mapping[str, Any]) -> str | None:

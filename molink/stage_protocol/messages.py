@@ -82,7 +82,7 @@ WORK_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """Small model that drafts for the ring whose head a stage is."""
+    """Model that drafts for a ring: a small one on its head, or an assistant on its tail."""
 
     model: str
     """A local directory, or a hub id."""
@@ -93,6 +93,9 @@ class DraftModel:
     """Tokens of KV that it may hold."""
     refused: str = ""
     """Why it is not to draft; empty: it is."""
+    reads_from: Annotated[int, Ge(0)] | None = None
+    """The first layer of the ring's model whose KV it reads, on the tail; None: it drafts on the
+    head, by tokens alone."""
 
     @property
     def trouble(self) -> str:
@@ -101,6 +104,12 @@ class DraftModel:
             return ""
         sentence = f"The ring serves without the drafter {self.name}: {self.refused}"
         return plain_line(sentence)[:TROUBLE_CHARS_MAX]
+
+
+def drafts_beside(layers: tuple[int, int], reads_from: int | None) -> bool:
+    """Whether a model that drafts stands beside a stage's layers [start, end): the first ones, or
+    those that it `reads_from`."""
+    return layers[0] == 0 if reads_from is None else layers[0] <= reads_from < layers[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,7 @@ class LoadStage:
     cache_room: CacheRoom | None = None
     """Room for cached KV; None: it stays in the device's memory."""
     drafter: DraftModel | None = None
-    """Model that drafts, on the head of a ring; None: there is none."""
+    """Model that drafts beside its layers; None: there is none."""
     attention_device: Name = ""
     """Device with its KV, where its process attends while another one has the weights: "host", or a
     card; empty: KV lies with the weights."""

@@ -60,12 +60,14 @@ class ModelCost:
     """Whether the last stage drafts: with a layer that is counted with its last one, and with the
     embedding table."""
     drafter_bytes: int = 0
-    """Weights and KV of a model that drafts, in the first stage beside all else."""
+    """Weights and KV of a model that drafts, in the first stage beside all else, or in the last."""
     drafter_file_bytes: int = 0
     """Bytes of its weights as they are fetched."""
     drafter_layers: float = 0.0
     """Layers of this model, as nodes measure them, that take as long as all of that one; 0: how
     long it takes is not known."""
+    drafter_at_tail: bool = False
+    """Whether that one drafts over the model's own KV, in the last stage."""
 
     def __post_init__(self) -> None:
         if not self.layer_bytes or min(*self.layer_bytes, self.row_bytes) < 1:
@@ -141,13 +143,17 @@ class ModelCost:
     def ends_bytes(self, is_head: bool, is_tail: bool) -> int:
         """Weights of a stage beside its layers, a drafter and its KV included."""
         ends = self._ends(self.head_bytes, self.tail_bytes, is_head, is_tail)
-        return ends + self.drafter_bytes * is_head
+        return ends + self.drafter_bytes * self._is_drafters(is_head, is_tail)
 
     def _ends(self, head: int, tail: int, is_head: bool, is_tail: bool) -> int:
-        embeds = is_head or self.embeds_everywhere or (is_tail and self.drafts_at_tail)
+        drafts = is_tail and (self.drafts_at_tail or self.drafter_at_tail)
+        embeds = is_head or self.embeds_everywhere or drafts
         if embeds and is_tail and self.tied:
             return max(head, tail)
         return head * embeds + tail * is_tail
+
+    def _is_drafters(self, is_head: bool, is_tail: bool) -> bool:
+        return is_tail if self.drafter_at_tail else is_head
 
     def stage_bytes(self, start: int, end: int, tables_scale: float = 1.0) -> int:
         """Weights of the stage with layers [start, end), on a node with this scale of tables."""
@@ -163,6 +169,7 @@ class ModelCost:
         """Bytes that a node downloads for the stage with layers [start, end)."""
         head = self.head_bytes if self.head_file_bytes is None else self.head_file_bytes
         tail = self.tail_bytes if self.tail_file_bytes is None else self.tail_file_bytes
-        ends = self._ends(head, tail, start == 0, end == self.layers)
-        ends += self.drafter_file_bytes * (start == 0)
+        place = start == 0, end == self.layers
+        ends = self._ends(head, tail, *place)
+        ends += self.drafter_file_bytes * self._is_drafters(*place)
         return sum(self.fetched_layers[start:end]) + ends + self.each_file_bytes

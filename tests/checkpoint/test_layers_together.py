@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig
 
+from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
-from molink.checkpoint.layers_together import check_cuts, layers_together
+from molink.checkpoint.draft_layer import sources_of
+from molink.checkpoint.layers_together import check_cuts, layers_together, tied_from
 from molink.checkpoint.model_config import model_shape
 from molink.errors import UserError
 from tools.models_page.published import PUBLISHED
@@ -33,6 +35,19 @@ def test_published_models(name, together, tmp_path):
     assert describe(str(tmp_path)).together == together
     shape = model_shape(tmp_path)
     assert shape.together == shape.cost.together == together
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "tied"),
+    [("Gemma 4 E2B", 35, ((13, 35),)), ("Gemma 4 31B", 60, ((58, 60),))],
+)
+def test_layers_that_an_assistant_reads_stay_together(name, layers, tied, tmp_path):
+    published(name).save_pretrained(tmp_path)
+    described = describe(str(tmp_path))
+    sources = sources_of(open_checkpoint(str(tmp_path)).config())
+    assert tied_from(described.together, min(sources.values()), layers) == tied
+    assert tied_from(((0, 3), (5, 8)), 6, 9) == ((0, 3), (5, 9))
+    assert tied_from(((0, 3),), 8, 9) == ((0, 3),)
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.data())

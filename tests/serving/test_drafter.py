@@ -12,6 +12,8 @@ from molink.serving.drafter import draft_model, first_difference, tail_drafts
 from molink.serving.foreign_drafters import foreign_kind
 from molink.serving.served_model import read_served_model
 from tests.checkpoint.drafting_checkpoints import with_nextn
+from tests.engine.drafting.assistant_checkpoints import SETTINGS, SOURCES, save_assisted
+from tests.engine.drafting.tail_checkpoints import change_tensors
 from tests.engine.tiny_models import save_tiny
 
 
@@ -129,13 +131,39 @@ def test_kinds_of_drafters():
     assert foreign_kind({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}) is None
 
 
-def test_an_assistant_of_gemma_does_not_draft_at_the_head(served, caplog, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4_assistant"}))
-    assert draft_model(str(tmp_path), served).refused
-    assert (
-        "keys and values of the model's last layers: it would draft on the tail"
-        in caplog.messages[0]
-    )
+@pytest.mark.parametrize("target", SETTINGS)
+def test_an_assistant_of_gemma_drafts_on_the_tail(target, caplog, tmp_path):
+    save_assisted(target, tmp_path)
+    found = draft_model(str(tmp_path / "assistant"), read_served_model(str(tmp_path), None))
+    assert (found.reads_from, found.layers, found.refused) == (SOURCES[target], 3, "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_text", "said"),
+    [
+        (dict(backbone_hidden_size=96), {}, "made for a model of width 96, and this one's is 64"),
+        ({}, dict(vocab_size=161), "161 words where the model has 160"),
+    ],
+)
+def test_an_assistant_of_another_model_is_named(settings, of_text, said, caplog, tmp_path):
+    save_assisted("plain", tmp_path, of_text=of_text, **settings)
+    found = draft_model(str(tmp_path / "assistant"), read_served_model(str(tmp_path), None))
+    assert found.refused and found.reads_from is None, "the head says why"
+    assert said in found.trouble and found.trouble in caplog.messages
+
+
+def test_an_assistant_of_gemma_drafts_for_gemma_alone(served, tmp_path):
+    save_assisted("plain", tmp_path)
+    refused = draft_model(str(tmp_path / "assistant"), served)
+    assert "assistant of Gemma 4, and the model is of type" in refused.trouble
+
+
+def test_half_an_assistant_is_named(tmp_path):
+    save_assisted("plain", tmp_path)
+    lost = "model.layers.1.mlp.up_proj.weight"
+    change_tensors(tmp_path / "assistant", lambda all_: {k: all_[k] for k in all_ if k != lost})
+    model = read_served_model(str(tmp_path), None)
+    assert f"lacks {lost}" in draft_model(str(tmp_path / "assistant"), model).trouble
 
 
 def test_a_layer_of_the_checkpoint_drafts_on_the_tail(caplog, tmp_path):

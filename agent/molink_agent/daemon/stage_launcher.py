@@ -18,7 +18,7 @@ from molink.errors import MolinkError, StageError
 from molink.node.kept_cache import KeptCache
 from molink.node.stage_handle import StageHandle, WarmStage
 from molink.printable import plain_line
-from molink.stage_protocol.messages import DraftModel, LoadStage
+from molink.stage_protocol.messages import DraftModel, LoadStage, drafts_beside
 from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.membership import (
     MemberAdmission,
@@ -188,8 +188,10 @@ class AgentStageLauncher:
         return self._command(work, await self._fetch(work, report), allowed)
 
     async def _fetch(self, work: AssignedWork, report: Callable[[float], None]) -> str:
-        """Fetch a stage's layers, and the model that drafts beside the first of them."""
-        drafter = work.drafter if work.layers[0] == 0 else None
+        """Fetch a stage's layers, and the model that drafts beside them, if one does."""
+        drafter = work.drafter
+        if drafter is not None and not drafts_beside(work.layers, drafter.reads_from):
+            drafter = None
         share = 1.0 if drafter is None or drafter.refused else LAYERS_SHARE
         member = self.admission.membership
         directory = await self.cache.get(
@@ -206,7 +208,8 @@ class AgentStageLauncher:
     ) -> DraftModel:
         """The model that drafts, once it is here; refused where it cannot be had."""
         name = plain_line(drafter.weights.model)
-        named = DraftModel("", drafter.layers, name, drafter.kv_tokens, drafter.refused)
+        told = drafter.refused, drafter.reads_from
+        named = DraftModel("", drafter.layers, name, drafter.kv_tokens, *told)
         if drafter.refused:
             return named
         try:

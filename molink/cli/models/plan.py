@@ -88,7 +88,8 @@ PLAN_TIMEOUT_S = 30.0
     default="auto",
     metavar="auto|none|copy|tail|PATH",
     help="auto, tail: the tail holds the model's own layer that drafts, where it has one; PATH: "
-    "the head holds this small model, which is named as MODEL is; none, copy: nobody holds any.",
+    "the head holds this small model, which is named as MODEL is, or the tail this assistant; "
+    "none, copy: nobody holds any.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @data_dir_option
@@ -126,7 +127,7 @@ def plan(
         assert model is not None and nodes_path is not None, "checked above"
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
         planned = _planned(model, kv_dtype, weights)
-        planned = _drafting(planned, drafter, goal)
+        planned = _drafting(planned, model, drafter, goal)
         quality = quality_lines(
             planned.declared, is_import=weights is not None, is_kv_int8=kv_dtype == "int8"
         )
@@ -220,16 +221,20 @@ def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "
     return planned_model(str(path) if model == "demo" else model, kv_dtype)
 
 
-def _drafting(planned: "PlannedModel", drafter: str, goal: "Goal") -> "PlannedModel":
+def _drafting(planned: "PlannedModel", model: str, drafter: str, goal: "Goal") -> "PlannedModel":
     """The model with what `--drafter` names. Raises UserError for what cannot draft."""
     from molink.checkpoint.checkpoint import open_checkpoint
+    from molink.checkpoint.draft_layer import is_assistant
     from molink.coordinator.planning.drafter_plan import PlannedDrafter
     from molink.serving.foreign_drafters import check_drafts_here
 
     if drafter in DRAFTERS:
         return planned.drafting if drafter in TAIL_DRAFTERS else planned
     if Path(drafter).expanduser().is_dir():
-        check_drafts_here(drafter, open_checkpoint(drafter).config())
+        config = (checkpoint := open_checkpoint(drafter)).config()
+        check_drafts_here(drafter, config)
+        if is_assistant(config):
+            return PlannedDrafter.assisting(checkpoint, model).beside(planned)
     small = PlannedDrafter.named(_planned(drafter, "auto", None), goal.context_tokens)
     return small.beside(planned)
 

@@ -233,7 +233,7 @@ class WeightsSource(Message):
 
 
 class AssignedDrafter(Message):
-    """Small model that drafts on the head of a ring, and where its node gets it."""
+    """Model that drafts on the head of a ring, or on its tail, and where its node gets it."""
 
     weights: WeightsSource
     layers: Annotated[int, Field(ge=1, le=10_000)]
@@ -241,6 +241,8 @@ class AssignedDrafter(Message):
     """Tokens of KV that it may hold."""
     refused: Sentence = ""
     """Why it is not to draft; empty: it is."""
+    reads_from: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """The first layer whose KV it reads, on the tail; None: it drafts on the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ class AssignedWork(StageWork):
     prefix_cache: bool = field(default=True, kw_only=True)
     """Whether the ring is to cache KV, for which the node's owner may lend room."""
     drafter: AssignedDrafter | None = field(default=None, kw_only=True)
-    """Model that drafts where the first layer is; None: there is none."""
+    """Model that drafts where the first layer is, or the last; None: there is none."""
 
 
 class StageLink(Message):

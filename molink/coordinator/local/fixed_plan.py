@@ -4,12 +4,14 @@ Nothing is measured for it. Layers are split evenly or as `--layers` asks, and e
 the operator asked for.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, read_declared
+from molink.checkpoint.draft_layer import elsewhere
 from molink.checkpoint.quantized.too_large import FOR_PC, stage_refusal
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
 from molink.config.data_dir import state_dir
@@ -23,8 +25,10 @@ from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, P
 from molink.errors import UserError
 from molink.serving.served_model import public_name
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import DraftModel, LoadStage
+from molink.stage_protocol.messages import DraftModel, LoadStage, drafts_beside
 from molink_scheduler.link.upload_budget import check_cap
+
+log = logging.getLogger(__name__)
 
 LOCAL_ADDRESS = "127.0.0.1"
 """Address at which stages and coordinator listen for each other."""
@@ -56,7 +60,7 @@ class RingPlan:
     cache_room: CacheRoom | None = None
     """Room that this PC has for cached KV; None: there is none."""
     drafter: DraftModel | None = None
-    """Model that drafts beside the head's layers, or why it does not; None: there is none."""
+    """Model that drafts, or why it does not; None: there is none."""
     attention_device: str = ""
     """Device with its stages' KV, apart from the weights; empty: that lies with these."""
     trouble: str = ""
@@ -70,9 +74,28 @@ class RingPlan:
             address=LOCAL_ADDRESS,
             stages_here=self.nodes,
             cache_room=self.cache_room and self.cache_room.shared_by(self.nodes),
-            drafter=self.drafter if work.layers[0] == 0 else None,
+            drafter=self._drafter(work.layers),
             attention_device=self.attention_device,
         )
+
+    def _drafter(self, layers: tuple[int, int]) -> DraftModel | None:
+        drafter = self.drafter
+        is_here = drafter is not None and drafts_beside(layers, drafter.reads_from)
+        return drafter if is_here else None
+
+    def drafting(self, drafter: DraftModel | None) -> "RingPlan":
+        """The ring with a model that drafts; refused, in a warning, where the last stage lacks
+        layers whose KV it reads."""
+        if drafter is None or drafter.reads_from is None:
+            return replace(self, drafter=drafter)
+        start, end = self.works[-1].layers
+        if drafter.reads_from < start:
+            why = f"{elsewhere(drafter.reads_from, end)}."
+            drafter = replace(drafter, refused=why, reads_from=None)
+            log.warning("%s", drafter.trouble)
+            return replace(self, drafter=drafter)
+        works = tuple(replace(work, drafts=True) for work in self.works)
+        return replace(self, drafter=drafter, works=works)
 
     def name(self, index: int) -> str:
         """Name of a node, and of the stage that it hosts at first."""

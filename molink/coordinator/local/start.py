@@ -66,7 +66,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     drafter = draft_model(settings.ring.drafter, model)
     tail = tail_drafts(settings.ring.drafter, model.path)
     plan = fixed_plan(settings, model.path, model.description, tail.drafts)
-    plan = replace(plan, drafter=drafter, trouble=tail.trouble)
+    plan = replace(plan.drafting(drafter), trouble=tail.trouble)
     free_bytes = psutil.virtual_memory().available
     check_memory(plan.works, model.path, free_bytes, settings.ring.standbys)
     async with AsyncExitStack() as stack:

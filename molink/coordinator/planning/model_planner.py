@@ -143,6 +143,7 @@ class ModelPlanner:
         goal = goal_of(settings, description)
         beside = PlannedDrafter.of(drafter, goal.context_tokens) if drafter is not None else None
         planned = planned if beside is None else beside.beside(planned)
+        drafts |= beside is not None and beside.drafts_at_tail
         facts = FactsMaker(planned.costs, stored, served.dtype, output_layers, *shown)
         kept = (settings.goal.split, served.kv_dtype, planned.declared, settings.ring.standbys)
         ring, assigned = settings.ring, None if beside is None else beside.assigned
@@ -164,7 +165,8 @@ class ModelPlanner:
         if self.drafter is None or self.drafter.refused:
             return self
         facts = replace(self.facts, costs=undrafted(self.facts.costs))
-        return replace(self, facts=facts, drafter=refused(self.drafter, why))
+        drafts = self.drafts and self.drafter.reads_from is None
+        return replace(self, facts=facts, drafts=drafts, drafter=refused(self.drafter, why))
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured; without a model that drafts

@@ -77,8 +77,8 @@ def service_report(
 ) -> ClusterReport:
     """Report of all rings and these nodes; of the sentences on trouble, empty ones are none, and
     those on drafters that rings serve without are added."""
-    heads = (ring.client.ring.stages[0].loaded for ring in service.rings)
-    undrafted = dict.fromkeys(head.drafter_trouble or "" for head in heads if head is not None)
+    ends = (ring.client.ring.stages[end].loaded for ring in service.rings for end in (0, -1))
+    undrafted = dict.fromkeys(one.drafter_trouble or "" for one in ends if one is not None)
     return ClusterReport(
         model=service.model.name,
         rings=tuple(ring_report(ring.client, ring.number, ring.promised) for ring in service.rings),

@@ -163,9 +163,8 @@ class TailLayer:
             runs = list(self._runs(batch, token_ids, own, seen_TD))
             return self._guessed(stage, batch, runs, histories) if runs else ()
         except (RuntimeError, MemoryError) as error:
-            self.failure = (str(error) or type(error).__name__).splitlines()[0]
+            self.failure = failure_of(error)
             self._pending.clear()
-            log.warning("the tail drafts no more until the stage starts anew: %s", self.failure)
             return ()
 
     # -- rows of a step -------------------------------------------------------------------------
@@ -219,22 +218,12 @@ class TailLayer:
         out_TD, live = self._rows(stage, hidden_TD, ids, spans, batch), guesses
         while live:
             out_TD = out_TD[[one.row for one in live]]
-            words = self._drawn(out_TD, live)
+            words = drawn_words(self.target.get_output_embeddings()(out_TD), live)
             go_on = [one.goes_on(word) for one, word in zip(live, words, strict=True)]
             out_TD, live = out_TD[go_on], [one for one, on in zip(live, go_on, strict=True) if on]
             ids = [one.drafts[-1] for one in live]
             out_TD = self._rows(stage, out_TD, ids, _next(stage, live)) if live else out_TD
         return tuple((one.request_id, tuple(one.drafts)) for one in guesses if one.drafts)
-
-    def _drawn(self, out_RD: torch.Tensor, guesses: Sequence[Guess]) -> list[int | None]:
-        """Words that the requests would draw of these rows, with their own sampling and seeds."""
-        logits_RW = self.target.get_output_embeddings()(out_RD)
-        histories = [one.history for one in guesses]
-        known = [one.position + 2 for one in guesses]  # A row predicts the token after next.
-        size = logits_RW.shape[1], logits_RW.device
-        sampling = Sampling(histories, known, *size, MASKS_WAIT_S)
-        table_RC = sampling.table(logits_RW, uploaded(sampling.settings, logits_RW.device))
-        return sampling.words(*download(table_RC))
 
     # -- the layer ------------------------------------------------------------------------------
 
@@ -276,6 +265,24 @@ class TailLayer:
 
     def _see(self, norm: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         self._seen_TD = (output if self.is_fed_behind_norm else inputs[0])[0]
+
+
+def drawn_words(logits_RW: torch.Tensor, guesses: Sequence[Guess]) -> list[int | None]:
+    """Words that the requests would draw of these logits, with their own sampling and seeds; None:
+    nothing can be drawn yet."""
+    histories = [one.history for one in guesses]
+    known = [one.position + 2 for one in guesses]  # A row predicts the token after next.
+    size = logits_RW.shape[1], logits_RW.device
+    sampling = Sampling(histories, known, *size, MASKS_WAIT_S)
+    table_RC = sampling.table(logits_RW, uploaded(sampling.settings, logits_RW.device))
+    return sampling.words(*download(table_RC))
+
+
+def failure_of(error: Exception) -> str:
+    """Why what failed so drafts no more, in a line, which is told."""
+    failure = (str(error) or type(error).__name__).splitlines()[0]
+    log.warning("the tail drafts no more until the stage starts anew: %s", failure)
+    return failure
 
 
 def _span(stage: TailStage, request_id: int, row: int, position: int, rows: int) -> RaggedSpan:

@@ -211,14 +211,23 @@ def attend(
     step.see(module.layer_idx, q_THA, variant)
     plan, pool = step.kept_by(module.layer_idx)
     layer_rows = LayerRows(plan.batch, pool, layer, q_THA, window, variant)
+    return attended(step, module.layer_idx, plan, layer_rows)[None], None
+
+
+def attended(
+    step: AttentionStep, layer_index: int, plan: StepPlan, rows: LayerRows
+) -> torch.Tensor:
+    """Attention [T, H, V] of the rows of a step to the keys of a layer that stand by `plan`,
+    computed where they lie and by what suits it."""
     if step.lent is not None and plan is step.plan:
-        return step.lent.attend(module.layer_idx, layer_rows)[None], None
+        return step.lent.attend(layer_index, rows)
     if step.choice is not None:
-        kernels = step.choice.kernels_for(q_THA, layer, window, variant)
+        given = rows.layer, rows.window, rows.variant
+        kernels = step.choice.kernels_for(rows.q_THA, *given)
         if kernels is not None:
-            attended = kernels.attend(q_THA, layer, plan.batch, window, variant)
-            return attended.out_THV[None], None
-    return layer_rows.attend()[None], None
+            layer, window, variant = given
+            return kernels.attend(rows.q_THA, layer, rows.batch, window, variant).out_THV
+    return rows.attend()
 
 
 def _rows(

@@ -27,7 +27,7 @@ from molink.engine.device.card import Card
 from molink.engine.device.devices import pool_budget_bytes, propose_kv_tokens, propose_state_slots
 from molink.engine.device.fallbacks import Fallbacks
 from molink.engine.device.transfers import Transfers, transfers_on
-from molink.engine.drafting.tail_layer import TailLayer
+from molink.engine.drafting.assistant import TailDrafter
 from molink.engine.layers.attention_choice import AttentionChoice
 from molink.engine.layers.attention_function import AttentionStep
 from molink.engine.layers.finding_mixers import TRIAL_TOKENS, stage_mixers
@@ -105,8 +105,8 @@ class StageExecutor:
     cuts: PromptCuts = field(default_factory=PromptCuts)
     lending: Lending | None = None
     """Its blocks that lie at a lender; None: it has none."""
-    drafter: TailLayer | None = None
-    """The checkpoint's own layer that drafts on the tail; None: none does."""
+    drafter: TailDrafter | None = None
+    """The checkpoint's own layer, or an assistant, that drafts on the tail; None: none does."""
     _tile_sizes: tuple[TileRows, ...] = ()
     """Tile sizes that layers have asked for, and will again."""
     _graphs: DecodeGraphs | None = None

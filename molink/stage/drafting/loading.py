@@ -23,13 +23,17 @@ def add_model(
     drafters: Drafters, new_engine: Callable[[], Engine], load: LoadStage, layers: Prepared
 ) -> str | None:
     """Have the model draft that a head is told to load, beside others; a sentence on why it does
-    not, as the ring serves without."""
+    not, or an assistant on a tail, as the ring serves without."""
     drafter = load.drafter
-    if drafter is None or not layers.is_head:
+    if drafter is None or not (layers.is_head if drafter.reads_from is None else layers.is_tail):
         return drafters.trouble
     try:
         if drafter.refused:
             raise UserError(drafter.refused)
+        if drafter.reads_from is not None:  # The engine has loaded it, or its log says why not.
+            if not layers.loaded.drafts:
+                raise UserError("the stage with the last layers could not load it.")
+            return drafters.trouble
         drafters.add(_loaded(load, drafter, layers, new_engine()))
     except Exception as error:  # Whatever is wrong with its files, or how large it is.
         drafters.trouble = replace(drafter, refused=str(error) or type(error).__name__).trouble

@@ -209,15 +209,17 @@ class _Ring:
 
     def _drafts(self, users: int, count: int) -> DraftForecast | None:
         """What drafts bring, each for a layer and the output matrix of the tail, or for all of a
-        small model at the head; None: there is neither."""
+        small model at the head, or of an assistant at the tail; None: there is none."""
         model, head, tail = self.problem.model, self.problem.nodes[0], self.problem.nodes[-1]
         prompt_row_s, layers = list(self.prompt_row_s), model.drafter_layers
         if model.drafts_at_tail:
             row_s, ends = tail.decode_row_s, (tail.head_fixed_s, tail.head_row_s)
             step = StageCost(tail.decode_fixed_s + ends[0], row_s + ends[1])
         elif layers:
-            row_s, step = 0.0, StageCost(layers * head.decode_fixed_s, layers * head.decode_row_s)
-            prompt_row_s[0] += layers * self.problem.prefill_s[0]
+            node = tail if model.drafter_at_tail else head
+            row_s, step = 0.0, StageCost(layers * node.decode_fixed_s, layers * node.decode_row_s)
+            if not model.drafter_at_tail:  # An assistant computes nothing of prompts.
+                prompt_row_s[0] += layers * self.problem.prefill_s[0]
         else:
             return None
         return DraftingRing(
@@ -227,7 +229,7 @@ class _Ring:
             prompt_row_s=prompt_row_s,
             wire_row_s=self.wires,
             prompt_rows_per_token=self.problem.goal.prompt_rows_per_token,
-            at_tail=model.drafts_at_tail,
+            at_tail=model.drafts_at_tail or model.drafter_at_tail,
         ).forecast(users, count)
 
     def _stages(

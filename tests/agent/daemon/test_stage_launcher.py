@@ -188,6 +188,8 @@ async def test_a_stage_takes_what_is_lent_for_cached_kv_only_where_its_ring_cach
         ((0, 2), {}, ["", "/drafter"], ""),
         ((1, 2), {}, [""], None),
         ((0, 2), {"refused": "no room"}, [""], "no room"),
+        ((1, 4), {"reads_from": 2}, ["", "/drafter"], ""),
+        ((0, 2), {"reads_from": 2}, [""], None),
         ((0, 2), {"layers": 3}, ["", "/drafter"], "the disk cap is too small"),
     ],
 )
@@ -218,7 +220,8 @@ async def test_a_head_fetches_what_drafts_and_loads_without_where_it_cannot(
         assert load.drafter is None
         return
     model = "" if refused else str(tmp_path / "2")
-    assert load.drafter == DraftModel(model, work.drafter.layers, "small", 32, refused)
+    told = refused, work.drafter.reads_from
+    assert load.drafter == DraftModel(model, work.drafter.layers, "small", 32, *told)
     if len(urls) == 2:
         assert kept[1] == {tmp_path / "1"}, "layers that were just fetched stay"
 

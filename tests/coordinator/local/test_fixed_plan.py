@@ -1,5 +1,6 @@
 """Which layers, devices and addresses the stages of `molink serve` get, before anything starts."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from molink.coordinator.local.local_node import DirectRoutes
 from molink.coordinator.nodes.node import Node
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
+from molink.stage_protocol.messages import DraftModel
 from molink_scheduler.units import GB
 from tests.coordinator.examples import WORK
 from tests.node.test_stage_manager import JOIN
@@ -57,6 +59,25 @@ def test_layers_that_stay_together_are_not_parted():
         fixed_plan(chosen(nodes=15), "/m", e2b)
     with pytest.raises(UserError, match=r"use --nodes 1\.$"):
         fixed_plan(chosen(nodes=2), "/m", model(35, ((0, 35),)))
+
+
+def test_an_assistant_drafts_where_the_layers_are_that_it_reads(caplog):
+    drafter = DraftModel("/a", 4, "assistant", reads_from=4)
+    small = replace(drafter, reads_from=None)
+    for nodes, beside in ((1, [True]), (2, [False, True])):
+        plan = plan_of(7, nodes=nodes).drafting(drafter)
+        loads = [plan.load(n, work) for n, work in enumerate(plan.works)]
+        assert [load.drafter == drafter for load in loads] == beside
+        assert all(work.drafts for work in plan.works)
+        at_head = plan_of(7, nodes=nodes).drafting(small)
+        assert at_head.load(0, at_head.works[0]).drafter == small
+        assert not any(work.drafts for work in at_head.works)
+    assert caplog.messages == []
+    cut = plan_of(7, nodes=4).drafting(drafter)
+    assert caplog.messages == [cut.drafter.trouble]
+    assert "layers 4 to 6" in cut.drafter.refused
+    told = [cut.load(n, work).drafter for n, work in enumerate(cut.works)]
+    assert told == [cut.drafter, None, None, None], "the head says why"
 
 
 def test_every_stage_is_told_what_the_operator_asked_for():

@@ -20,11 +20,13 @@ from molink.coordinator.planning.drafter_plan import (
 )
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
+from molink.errors import UserError
 from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
 from molink.stage_protocol.messages import DraftModel
 from molink_scheduler.placement import Goal
 from tests.coordinator.examples import WORK, costs_of
 from tests.coordinator.planning.test_model_planner import ANNA, BERT, COST, MIB, cluster
+from tests.engine.drafting.assistant_checkpoints import save_assisted
 
 DRAFTER = AssignedDrafter(weights=WeightsSource(model="small"), layers=2, kv_tokens=1000)
 NAMED = DraftModel(str(DEMO_DRAFTER_DIR), 2, "demo_drafter")
@@ -115,6 +117,31 @@ def test_one_whose_weights_are_missing_or_broken_is_refused(tmp_path):
         planned = PlannedDrafter.of(replace(NAMED, model=str(folder)), 100)
         assert planned.assigned.refused, name
         assert planned.beside(SERVED) == SERVED
+
+
+def test_an_assistant_takes_the_tail_s_memory_and_its_layers_stay_together(tmp_path):
+    save_assisted("plain", tmp_path)
+    settings = settings_of(UpSettings, public_host="", data_dir=None, model=str(tmp_path))
+    description = describe(open_checkpoint(str(tmp_path)))
+    model = str(tmp_path), description, WORK.weights, settings, "tiny"
+    named = DraftModel(str(tmp_path / "assistant"), 3, "assistant", reads_from=4)
+    planner, bare = ModelPlanner.of(*model, named), ModelPlanner.of(*model)
+    cost = planner.cost
+    assert (cost.together, cost.drafter_at_tail, planner.drafts) == (((4, 7),), True, True)
+    assert cost.stage_bytes(0, 4) == bare.cost.stage_bytes(0, 4)
+    more = cost.stage_bytes(4, 7) - bare.cost.stage_bytes(4, 7)
+    files = (tmp_path / "assistant" / "model.safetensors").stat().st_size
+    assert more == cost.drafter_bytes == pytest.approx(files, rel=0.05)
+    fetched = cost.fetched_bytes(4, 7) - bare.cost.fetched_bytes(4, 7)
+    assert fetched == cost.drafter_file_bytes > 0
+    assert cost.drafter_layers > 0
+    assert planner.drafter.reads_from == 4
+    without = planner.without_drafter(NO_ROOM)
+    assert not without.drafts and without.cost.stage_bytes(4, 7) == bare.cost.stage_bytes(4, 7)
+    assisting = PlannedDrafter.assisting(open_checkpoint(named.model), str(tmp_path))
+    assert assisting.beside(planned_model(str(tmp_path))).costs == planner.facts.costs
+    with pytest.raises(UserError, match="assistant of Gemma 4"):
+        PlannedDrafter.assisting(open_checkpoint(named.model), str(DEMO_MODEL_DIR))
 
 
 def _cut(file):

@@ -20,11 +20,16 @@ WANTS_MAX = 6
 
 
 def drafting_stages(
-    directory: Path, cuts: Sequence[int], drafts: bool = True, **options
+    directory: Path,
+    cuts: Sequence[int],
+    drafts: bool = True,
+    assistant: Path | None = None,
+    **options,
 ) -> list[StageExecutor]:
     options = {"device": "cpu", "dtype": "float32", "kv_tokens": 512, "drafts": drafts} | options
     works = [StageWork(cut, **options) for cut in pairwise(cuts)]
-    return [load_stage(str(directory), one, self_test=False) for one in works]
+    named = None if assistant is None else str(assistant)
+    return [load_stage(str(directory), one, self_test=False, assistant=named) for one in works]
 
 
 @dataclass

@@ -86,6 +86,16 @@ def test_a_stage_that_becomes_the_head_loads_it_then(layers):
     assert names(drafters) == ["copy", "small"]
 
 
+def test_a_tail_says_whether_its_engine_has_loaded_an_assistant(layers, caplog):
+    load = replace(LOAD, drafter=replace(DRAFTER, reads_from=0))
+    tail = replace(layers, is_head=False, is_tail=True)
+    drafting = replace(tail, loaded=replace(tail.loaded, drafts=True))
+    assert drafters_of(load, drafting, None).trouble is None
+    assert drafters_of(load, replace(layers, is_tail=False), None).trouble is None
+    assert caplog.messages == []
+    assert "could not load it" in drafters_of(load, tail, None).trouble
+
+
 def torn(tmp_path):
     """A copy whose weights end too early."""
     for file in DEMO_DRAFTER_DIR.iterdir():
