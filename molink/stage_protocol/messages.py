@@ -262,8 +262,6 @@ class StageLoaded:
     """Bytes that each token of a request keeps in its layers."""
     kv_request_bytes: int = 0
     """Bytes that a request keeps whatever its length: states, and KV of windows."""
-    folds: int = 1
-    """Blocks of layers that keep all of a cut prompt for which one of its blocks has room."""
     requests_max: int | None = None
     """Requests that it has room of its own for at a time, where other KV lies at a lender; None: as
     many as have blocks."""
@@ -271,6 +269,8 @@ class StageLoaded:
     """Whether it has the checkpoint's layer that drafts, on the tail of a ring."""
     drafter_trouble: Trouble | None = None
     """Why the model that was to draft here does not; None: it does, or there is none."""
+    folds: int = 1
+    """Blocks of layers that keep all of a cut prompt for which one of its blocks has room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ class KvPool:
     """Scratch that gathers reuse on a CPU: fresh memory costs six times the copy, in page faults.
     On a card steps of two streams, or a recorded one and others, would write it at once."""
 
+    _unfolded: "KvPool | None" = None
+
     def __post_init__(self) -> None:
         if self.slots < BLOCK_TOKENS or self.slots % BLOCK_TOKENS:
             raise ValueError(f"a KV pool holds whole blocks, one at least, got {self.slots} slots")
@@ -65,7 +67,9 @@ class KvPool:
     @property
     def unfolded(self) -> "KvPool":
         """The same memory as layers see it that keep all of a prompt that was folded."""
-        return KvPool(self.slots, self.kv_dtype, self.long, {}) if self.long else self
+        if self._unfolded is None:
+            self._unfolded = KvPool(self.slots, self.kv_dtype, self.long, _gathered=self._gathered)
+        return self._unfolded if self.long else self
 
     def fold(self, blocks: Sequence[int], hosts: Sequence[int]) -> None:
         """Have some blocks lie in fewer ones, of which no other layers read anything any more."""
