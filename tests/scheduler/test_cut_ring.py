@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from molink_scheduler.events import CacheCleared
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.tiers import CacheTiers
 from tests.scheduler.surviving_ring import SurvivingRing
@@ -65,6 +66,8 @@ def test_no_row_is_lost_or_changed_where_blocks_are_folded(seed):
         lost = {random.randrange(ring.stage_count)}
         beside = random.random() < 0.3 and not ring.chains_stay
         ring.lose_at(random.uniform(0, 8), lost, random.uniform(0.05, 1.0), beside=beside)
+    if seed % 3 == 0:
+        ring.push(random.uniform(0, 8), lambda: ring.to_head(CacheCleared()))
     ring.run()
     ring.assert_all_answered()
     for stage in ring.stages:

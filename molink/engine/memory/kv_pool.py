@@ -73,14 +73,17 @@ class KvPool:
 
     def fold(self, blocks: Sequence[int], hosts: Sequence[int]) -> None:
         """Have some blocks lie in fewer ones, of which no other layers read anything any more."""
+        if not self.long:
+            return
         numbers = folded_numbers(hosts, len(blocks), self.fold_step)
+        device = next(iter(self.long.values())).keys.rows_SKA.device
+        from_B, to_B = (torch.tensor(one, device=device).long() for one in (blocks, numbers))
         with torch.inference_mode():
-            for rows in (one for layer in self.long.values() for one in (layer.keys, layer.values)):
-                device = rows.rows_SKA.device
-                from_B, to_B = (torch.tensor(one, device=device) for one in (blocks, numbers))
-                rows.copy_blocks(from_B, to_B)
-            if self.long and device.type == "cuda":
-                torch.cuda.synchronize(device)  # Whoever reads them may do so in another stream.
+            for layer in self.long.values():
+                layer.keys.copy_blocks(from_B, to_B)
+                layer.values.copy_blocks(from_B, to_B)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # Whoever reads them may do so in another stream.
 
     def write(
         self,

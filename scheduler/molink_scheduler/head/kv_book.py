@@ -168,10 +168,11 @@ class KvBook:
         if sequence.spared_tokens or needed > self.blocks_available:
             return []
         self.cache.make_room(needed, sequence.owner)
+        changes = [*self.cache.take_changes(), FoldBlocks(request_id, blocks, into)]
         self.ledger.fold(request_id, blocks, into)
-        self._unpin(sequence)
+        self._unpin(sequence)  # What is dropped by that follows.
         sequence.spared_tokens, sequence.is_cached = BLOCK_TOKENS * (blocks - into), False
-        return [*self.cache.take_changes(), FoldBlocks(request_id, blocks, into)]
+        return changes
 
     def _unpin(self, sequence: Sequence) -> None:
         """A request uses what is cached of it no more."""
