@@ -29,6 +29,8 @@ from molink.engine.memory.kv_rows import KvRows
 from molink.engine.memory.ragged_batch import SeenKeys
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, folded_numbers
 
+__all__ = ["KvPool", "LayerKv"]
+
 
 @dataclass(slots=True)
 class KvPool:
