@@ -40,7 +40,7 @@ USERS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class CardServed:
     """What some users got, who ask all the time."""
 
     users: int
@@ -82,7 +82,7 @@ class OneCard:
         terms = RingTerms(KV_TOKENS, 1, span_tokens=SPAN_TOKENS, folds=folds)
         self.head = HeadScheduler(HeadSettings(terms))
 
-    def play(self) -> Served:
+    def play(self) -> CardServed:
         """Serve for a while, users coming one after another at first."""
         waiting, begins = None, [one * WARM_UP_S / 2 / self.users for one in range(self.users)]
         while self.now < WARM_UP_S + MEASURED_S:
@@ -144,15 +144,15 @@ class OneCard:
                     self._waits.append((self.now, self.now - self._asked_at[span.request_id]))
                 yield SampledToken(span.request_id, 1, had == ANSWER_TOKENS)
 
-    def _served(self) -> Served:
+    def _served(self) -> CardServed:
         ttfts = [wait_s for at, wait_s in self._waits if at >= WARM_UP_S]
         tokens = sum(at >= WARM_UP_S for at in self._came_at)
         again = len(self._begun) - len(set(self._begun))
         waited = median(ttfts) if ttfts else float("inf")
-        return Served(self.users, waited, tokens / MEASURED_S, self.held_most, again)
+        return CardServed(self.users, waited, tokens / MEASURED_S, self.held_most, again)
 
 
-def most_users(budget: float) -> Served:
+def most_users(budget: float) -> CardServed:
     """The most users whose median first token comes within a second, and what they got: one more
     waits longer."""
     found, least, most = OneCard(1, budget).play(), 1, USERS_MAX
