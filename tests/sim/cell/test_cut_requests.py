@@ -17,7 +17,6 @@ def test_a_card_of_ten_whole_requests_serves_nearly_twice_as_many_that_are_cut()
     whole, cut = OneCard(20, 1.0).play(), OneCard(20, 0.36).play()
     assert whole.held_most <= 11 and whole.ttft_s > 2
     assert cut.held_most >= 18 and cut.ttft_s < 1
-    assert cut.tokens_per_s > 1.3 * whole.tokens_per_s
 
 
 def test_where_nothing_is_folded_a_budget_makes_no_room(monkeypatch):
