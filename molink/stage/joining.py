@@ -58,7 +58,7 @@ def _source(
         if isinstance(before, HeadScheduler):
             head.book.fetches.follow(before.book.fetches)
         return head
-    ledger = KvLedger(room.blocks, layers.loaded.state_slots)
+    ledger = KvLedger(room.blocks, layers.loaded.state_slots, layers.loaded.folds)
     table = BlockTable.of(ledger, join.ring.tiers)
     book = StageBook.of(table, layers.limits, join.ring.state_snapshots, room)
     book.resume(resume, frozenset() if before is None else kept.cached, kept.away)

@@ -293,6 +293,8 @@ class StageLoaded:
     """Whether it has the checkpoint's layer that drafts, on the tail of a ring."""
     drafter_trouble: Trouble | None = None
     """Why the model that was to draft here does not; None: it does, or there is none."""
+    folds: int = 1
+    """Blocks of layers that keep all of a cut prompt for which one of its blocks has room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from molink_scheduler.kv.changes import (
     DropBlocks,
     FetchBlocks,
     Fetched,
+    FoldBlocks,
     KeepBlocks,
     LowerBlocks,
     RetainBlocks,
@@ -230,6 +231,7 @@ _CHANGE = Kinds[CacheChange](
         "lower": LowerBlocks,
         "fetch": FetchBlocks,
         "retain": RetainBlocks,
+        "fold": FoldBlocks,
     },
     RULES,
 )

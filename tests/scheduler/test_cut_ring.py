@@ -4,20 +4,29 @@ from random import Random
 
 import pytest
 
+from molink_scheduler.events import CacheCleared
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.tiers import CacheTiers
 from tests.scheduler.surviving_ring import SurvivingRing
 from tests.sweeps import swept
 
 BUDGETS = (1.0, 0.8, 0.5, 0.25, 0.1)
 SEEDS = swept(range(60), of=12)
+FOLDING_SEEDS = swept(range(300), of=40)
 
 
-def a_ring(seed: int, **settings) -> tuple[SurvivingRing, Random]:
+SHAPES = ((1, 2), (1, 3), (2, 9), (3, 6), (0, 2))
+"""Of stages: layers that keep all, and all layers."""
+
+
+def a_ring(seed: int, *, folds: bool = False, **settings) -> tuple[SurvivingRing, Random]:
     """Cut and whole requests of prompts that begin alike; with KV for few in each third ring."""
     random = Random(seed)
+    stage_count = random.randint(1, 4)
     ring = SurvivingRing(
         seed,
-        stage_count=random.randint(1, 4),
+        stage_count=stage_count,
+        shapes=tuple(Random(seed).choices(SHAPES, k=stage_count)) if folds else (),
         kv_tokens=(256, 448, 4096)[seed % 3],
         log_bytes=random.choice([400, 1e9]),
         micro_batches=random.randint(1, 3),
@@ -43,6 +52,29 @@ def test_no_token_changes_by_preemption_cache_or_loss(seed):
         ring.lose_at(random.uniform(0, 8), lost, random.uniform(0.05, 1.0), beside=beside)
     ring.run()
     ring.assert_all_answered()
+
+
+@pytest.mark.parametrize("seed", FOLDING_SEEDS)
+def test_no_row_is_lost_or_changed_where_blocks_are_folded(seed):
+    """Every stage has its rows in memory of the size that the head counts with; a step reads all
+    that its requests need."""
+    ring, random = a_ring(seed, folds=True, prefix_cache=seed % 5 > 0, chains_stay=seed % 5 == 1)
+    if seed % 2:
+        ring.tiers = None if seed % 4 == 1 else CacheTiers(host_blocks=12)
+        ring.stages = ring.new_stages()
+    for _ in range(random.randint(0, 2)):
+        lost = {random.randrange(ring.stage_count)}
+        beside = random.random() < 0.3 and not ring.chains_stay
+        ring.lose_at(random.uniform(0, 8), lost, random.uniform(0.05, 1.0), beside=beside)
+    if seed % 3 == 0:
+        ring.push(random.uniform(0, 8), lambda: ring.to_head(CacheCleared()))
+    ring.run()
+    ring.assert_all_answered()
+    for stage in ring.stages:
+        for part in stage.layers.parts():
+            assert (
+                part.folds.kv.blocks_free + len(part.folds.kv.cached_numbers()) == part.folds.blocks
+            )
 
 
 def test_the_first_blocks_of_a_cut_prompt_are_shared():

@@ -51,6 +51,7 @@ from molink_scheduler.token_ids import token_bytes
 from tests.scheduler.fake_stage import AlwaysSlow
 from tests.scheduler.seeded_drafter import SeededDrafter, SeededTail, terms_of
 from tests.scheduler.toy_books import assert_books_agree
+from tests.scheduler.toy_folds import ToyFolds
 from tests.scheduler.toy_stage import (
     VOCABULARY,
     ToyLayers,
@@ -107,6 +108,9 @@ class ToyRing:
     """Survivors keep what is cached, where the head is one and no neighbour takes lost layers."""
     window: int | None = None
     """Tokens that every layer sees; None: all."""
+    shapes: tuple[tuple[int, int], ...] = ()
+    """Of each place: layers that keep all of a cut prompt, and all layers; none: nothing is
+    folded."""
     drafter: SeededDrafter | None = None
     tail_drafter: SeededTail | None = None
 
@@ -142,11 +146,18 @@ class ToyRing:
         return ToyStage(index, core, log, room, made, directory=self.epoch)
 
     def new_layers(self, layers: tuple[int, ...]) -> ToyLayers:
+        if self.shapes:
+            blocks, shape = blocks_for(self.kv_tokens), self.shapes[layers[0]]
+            return ToyLayers(layers, folds=ToyFolds(blocks, *shape))
         if self.window is None:
             return ToyLayers(layers)
         classed = LayerClass(frozenset(layers), self.window)
         blocks = WindowBlocks(classed, self.slots or 0, WINDOW_SNAPSHOTS)
         return ToyLayers(layers, windows=ToyWindows(blocks))
+
+    @property
+    def folds(self) -> int:
+        return min((ToyFolds(1, *shape).folds for shape in self.shapes), default=1)
 
     @property
     def slots(self) -> int | None:
@@ -172,6 +183,7 @@ class ToyRing:
                 state_snapshots=WINDOW_SNAPSHOTS,
                 can_go_back=self.window is not None,
                 draft_width_fixed=True,
+                folds=self.folds,
                 **terms_of(self.drafter, self.tail_drafter),
             )
             stays = before is not None and resume.chains_stay
@@ -181,7 +193,7 @@ class ToyRing:
             if self.tiers is not None:
                 source.book.fetches.pace = AlwaysSlow()
         else:
-            ledger = KvLedger(blocks_for(self.kv_tokens), self.slots)
+            ledger = KvLedger(blocks_for(self.kv_tokens), self.slots, self.folds)
             book = StageBook.of(BlockTable.of(ledger, self.tiers), LIMITS, WINDOW_SNAPSHOTS)
             offered = [] if before is None else before.layers.parts()[0].cached
             book.resume(resume, frozenset(offered), away)

@@ -31,6 +31,7 @@ from molink_scheduler.stage.extension import Extension
 from molink_scheduler.stage.replay_log import ReplayLog
 from molink_scheduler.stage.sent_rows import SentRows
 from molink_scheduler.stage.shadow_feed import ShadowFeed
+from tests.scheduler.toy_folds import ToyFolds
 
 VOCABULARY = 50_000
 
@@ -100,6 +101,8 @@ class ToyLayers:
     """What they keep where they see the last tokens only."""
     cuts: dict[int, PromptCut] = field(default_factory=dict)
     """Where requests are cut, whose rows behind the whole blocks are others from then on."""
+    folds: ToyFolds | None = None
+    """Memory of the layers side by side, where cut requests are folded."""
 
     def compute(self, batch: Batch, inputs: list[int]) -> list[int]:
         for admission in batch.admissions:
@@ -117,6 +120,8 @@ class ToyLayers:
         self.rows_computed += batch.tokens
         if self.windows is not None:
             self.windows.compute(batch, self.kv)
+        if self.folds is not None:
+            self.folds.compute(batch, inputs)
         return outputs
 
     def compute_span(self, span: Span, inputs: list[int]) -> list[int]:
@@ -157,8 +162,12 @@ class ToyLayers:
         for request_id, tokens in resume.keeps:
             del self.kv.get(request_id, [])[tokens:]
         self.kept = {one: tokens for one, tokens in resume.keeps if one in self.kv}
+        if self.folds is not None:
+            self.folds.keep(resume)
 
     def change_cache(self, change: CacheChange) -> None:
+        if self.folds is not None:
+            self.folds.change(change)
         match change:
             case KeepBlocks(kept):
                 for one in kept:
@@ -203,6 +212,8 @@ class ToyLayers:
         self.kv.pop(request_id, None)
         self.kept.pop(request_id, None)
         self.cuts.pop(request_id, None)
+        if self.folds is not None:
+            self.folds.release(request_id)
         if self.windows is not None:
             self.windows.blocks.release(request_id)
 
@@ -322,7 +333,7 @@ class ToyStage:
         outputs = self.layers.compute(run.batch, inputs)
         for part in self.layers.parts():
             held = sum(blocks_for(len(chain)) for chain in part.kv.values())
-            assert held <= self.blocks or part.cached, "the head has planned too much"
+            assert held <= self.blocks or part.cached or part.folds, "the head plans too much"
         return outputs
 
     def change_cache(self, change: CacheChange) -> None:

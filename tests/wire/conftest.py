@@ -20,6 +20,7 @@ from molink_scheduler.kv.changes import (
     DropBlocks,
     FetchBlocks,
     Fetched,
+    FoldBlocks,
     KeepBlocks,
     KeptBlocks,
     LowerBlocks,
@@ -100,6 +101,7 @@ changes = st.one_of(
     st.builds(LowerBlocks, st.sampled_from([HOST, FILE]), runs),
     st.builds(FetchBlocks, ids, runs),
     st.builds(RetainBlocks, runs.map(lambda some: some[:1])),
+    st.builds(FoldBlocks, ids, st.integers(101, 2**20), st.integers(1, 100)),
 )
 
 

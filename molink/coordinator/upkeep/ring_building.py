@@ -92,8 +92,8 @@ async def build_ring(
 
 
 def with_caches(ring: RingTerms, loaded: Sequence[StageLoaded]) -> RingTerms:
-    """The terms of a ring, with what all of its stages have room to cache beside their KV, and
-    whether its tail drafts."""
+    """The terms of a ring, with what all of its stages have room to cache beside their KV, how
+    close they keep cut prompts, and whether its tail drafts."""
     keeping = [stage for stage in loaded if stage.state_slots is not None]
     snapshots = min((stage.state_snapshots for stage in keeping), default=0)
     tiers = CacheTiers.of_ring([stage.tiers or CacheTiers() for stage in loaded])
@@ -103,6 +103,7 @@ def with_caches(ring: RingTerms, loaded: Sequence[StageLoaded]) -> RingTerms:
         tiers=tiers,
         state_snapshots=snapshots,
         can_go_back=can_go_back,
+        folds=min(stage.folds for stage in loaded),
         drafts_at_tail=loaded[-1].drafts,
     )
 

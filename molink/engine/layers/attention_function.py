@@ -36,7 +36,6 @@ from molink.engine.memory.prompt_cuts import WatchedRows
 from molink.engine.memory.step_plan import StepPlan
 from molink.engine.memory.window_pool import WindowPool
 from molink.errors import UnsupportedModelError
-from molink_scheduler.prompt_cut import WHOLE_LAYERS
 
 ATTENTION_NAME = "molink"
 """The name under which the library knows this function."""
@@ -96,17 +95,12 @@ class AttentionStep:
 
     def kept_by(self, layer_index: int) -> tuple[StepPlan, KvPool]:
         """The step's geometry over the blocks that a layer has, and their tensors."""
-        if self.plan.cut is not None and self._is_cut(layer_index):
+        if self.plan.cut is not None and self.windows.is_cut(layer_index):
             return self.plan.cut, self.pool
         if layer_index not in self.windows.layers:
-            return self.plan, self.pool
+            return self.plan, self.pool if self.plan.cut is None else self.pool.unfolded
         assert self.plan.windowed is not None, "a step has tables for all classes of layers"
         return self.plan.windowed, self.windows.tensors
-
-    def _is_cut(self, layer_index: int) -> bool:
-        """Whether KV is cut in a layer: windows want to know how far away a key is."""
-        near = self.windows.layers | self.windows.spared
-        return layer_index >= WHOLE_LAYERS and layer_index not in near
 
     @property
     def is_plain(self) -> bool:
@@ -115,7 +109,7 @@ class AttentionStep:
 
     def see(self, layer_index: int, q_THA: torch.Tensor, variant: AttentionVariant) -> None:
         """Set aside the queries by which prompts are cut in a layer."""
-        if self.watched is not None and self._is_cut(layer_index):
+        if self.watched is not None and self.windows.is_cut(layer_index):
             self.watched.see(layer_index, q_THA, variant)
 
     def written(

@@ -1,4 +1,4 @@
-"""Cached KV blocks of a stage that leave its device's memory, and come back.
+"""Cached KV blocks of a stage that leave its device's memory, and come back; and folded ones.
 
 The head says what, by numbers; here is where the blocks of each number are. A stage of several
 parts has blocks of one number in all of them, which leave and come back as one.
@@ -18,6 +18,7 @@ from molink.engine_protocol import values
 from molink_scheduler.kv.blocks import KvBlocks
 from molink_scheduler.kv.changes import (
     DropBlocks,
+    FoldBlocks,
     KeepBlocks,
     KeptBlocks,
     LowerBlocks,
@@ -104,6 +105,8 @@ class BlocksOfParts:
                 return self._put_away(change.numbers)
             case RetainBlocks():
                 self._retain(change)
+            case FoldBlocks():
+                self._fold(change)
             case _:
                 assert_never(change)
         return None
@@ -119,6 +122,12 @@ class BlocksOfParts:
         for part in self.parts:
             for one in kept:
                 part.kv.keep(one.request_id, one.first_block, one.numbers)
+
+    def _fold(self, change: FoldBlocks) -> None:
+        for part in self.parts:
+            before, hosts = part.kv.fold(change.request_id, change.blocks, change.into)
+            part.moving.vacate(set(hosts))
+            part.kv_memory.fold(before, hosts)
 
     def _retain(self, change: RetainBlocks) -> None:
         for part in self.parts:

@@ -17,29 +17,19 @@ Shapes: T rows of a batch, N tokens of a sequence, K kv heads, A head size of ke
 numbers of a latent row.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
 import torch
 
 from molink.checkpoint.kv_format import KvDtype
+from molink.engine.memory.folding_layers import FOLDS_MAX, FoldingLayers, LayerKv
 from molink.engine.memory.kv_rows import KvRows
 from molink.engine.memory.ragged_batch import SeenKeys
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, folded_numbers
 
-
-@dataclass(frozen=True, slots=True)
-class LayerKv:
-    """KV tensors of one layer."""
-
-    keys: KvRows
-    values: KvRows
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of one token in this layer."""
-        return self.keys.token_bytes + self.values.token_bytes
+__all__ = ["KvPool", "LayerKv"]
 
 
 @dataclass(slots=True)
@@ -51,9 +41,15 @@ class KvPool:
     layers: dict[int, LayerKv] = field(default_factory=dict)
     latents: dict[int, KvRows] = field(default_factory=dict)
     """Rows of the layers that keep latent rows, [S, vectors, L / vectors]."""
+    folds: int = 1
+    """Blocks of layers that keep all of a cut prompt for which one block has room."""
+    long: dict[int, LayerKv] = field(default_factory=dict)
+    """These layers, whose tensors go on over the memory of those behind them."""
     _gathered: dict[tuple[torch.dtype, int, int], torch.Tensor] = field(default_factory=dict)
     """Scratch that gathers reuse on a CPU: fresh memory costs six times the copy, in page faults.
     On a card steps of two streams, or a recorded one and others, would write it at once."""
+
+    _unfolded: "KvPool | None" = None
 
     def __post_init__(self) -> None:
         if self.slots < BLOCK_TOKENS or self.slots % BLOCK_TOKENS:
@@ -64,6 +60,32 @@ class KvPool:
         """Bytes of one token in all layers seen so far."""
         latent_bytes = sum(rows.token_bytes for rows in self.latents.values())
         return latent_bytes + sum(layer.token_bytes for layer in self.layers.values())
+
+    @property
+    def fold_step(self) -> int:
+        """From one number of a block to its next, in the layers that read folded ones."""
+        return len(self.long) * self.slots // BLOCK_TOKENS
+
+    @property
+    def unfolded(self) -> "KvPool":
+        """The same memory as layers see it that keep all of a prompt that was folded."""
+        if self._unfolded is None:
+            self._unfolded = KvPool(self.slots, self.kv_dtype, self.long, _gathered=self._gathered)
+        return self._unfolded if self.long else self
+
+    def fold(self, blocks: Sequence[int], hosts: Sequence[int]) -> None:
+        """Have some blocks lie in fewer ones, of which no other layers read anything any more."""
+        if not self.long:
+            return
+        numbers = folded_numbers(hosts, len(blocks), self.fold_step)
+        device = next(iter(self.long.values())).keys.rows_SKA.device
+        from_B, to_B = (torch.tensor(one, device=device).long() for one in (blocks, numbers))
+        with torch.inference_mode():
+            for layer in self.long.values():
+                layer.keys.copy_blocks(from_B, to_B)
+                layer.values.copy_blocks(from_B, to_B)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # Whoever reads them may do so in another stream.
 
     def write(
         self,
@@ -172,11 +194,18 @@ class KvPool:
             for one in self._all_rows():
                 one.give_back(first * BLOCK_TOKENS, (first + count) * BLOCK_TOKENS)
 
-    def resized(self, slots: int) -> "KvPool":
-        """An empty pool of another size with the same layers."""
+    def resized(self, slots: int, whole: Collection[int] = ()) -> "KvPool":
+        """An empty pool of another size with the same layers, of which these keep all of a prompt
+        that is cut."""
+        folding = FoldingLayers.of(self.layers, whole, slots)
+        if folding is not None and not self.latents:
+            return KvPool(
+                slots, self.kv_dtype, folding.layers, folds=folding.folds, long=folding.long
+            )
         layers = {
             index: LayerKv(layer.keys.emptied(slots), layer.values.emptied(slots))
             for index, layer in self.layers.items()
         }
         latents = {index: rows.emptied(slots) for index, rows in self.latents.items()}
-        return KvPool(slots, self.kv_dtype, layers, latents)
+        folds = 1 if whole or latents else FOLDS_MAX
+        return KvPool(slots, self.kv_dtype, layers, latents, folds)

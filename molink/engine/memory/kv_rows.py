@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from molink.checkpoint.kv_format import KvDtype
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 CODE_MAX = 127
 """Codes are symmetric: -128 is not used."""
@@ -64,6 +65,11 @@ class KvRows:
         tensors = (self.rows_SKA, self.scales_SK)
         return sum(t[0].numel() * t.element_size() for t in tensors if t is not None)
 
+    def is_like(self, other: "KvRows") -> bool:
+        """Whether slots of both are of one shape and format."""
+        ours, theirs = self.rows_SKA, other.rows_SKA
+        return ours.shape[1:] == theirs.shape[1:] and ours.dtype == theirs.dtype
+
     def emptied(self, slots: int) -> "KvRows":
         """Empty rows of the same kind, for another number of slots."""
         return KvRows.zeros(slots, self.rows_SKA, "auto" if self.scales_SK is None else "int8")
@@ -84,6 +90,13 @@ class KvRows:
         for tensor in (self.rows_SKA, self.scales_SK):
             if tensor is not None:
                 tensor.index_copy_(0, to_N, tensor[from_KN, head_K1].transpose(0, 1))
+
+    def copy_blocks(self, from_B: torch.Tensor, to_B: torch.Tensor) -> None:
+        """Copy whole blocks to others, where any of the same may be written over."""
+        for tensor in (self.rows_SKA, self.scales_SK):
+            if tensor is not None:
+                rows = tensor.view(len(tensor) // BLOCK_TOKENS, -1)
+                rows.index_copy_(0, to_B, rows.index_select(0, from_B))
 
     def give_back(self, start: int, stop: int) -> None:
         """Let the system have the memory of some slots, whose whole pages are zeros again."""

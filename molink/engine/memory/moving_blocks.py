@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.leaving_blocks import LeavingBlocks
 from molink_scheduler.batch import Admission, Batch
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
+from molink_scheduler.kv.blocks import KvBlocks
 
 WAITING_BYTES_MAX = 256 * 2**20
 """Bytes of blocks that were set aside and that no thread has taken over; what would be more is
@@ -84,8 +84,13 @@ class MovingBlocks:
             return
         places: set[int] = set()
         for span in batch.spans:
-            written = slice(span.start // BLOCK_TOKENS, blocks_for(span.end))
-            places.update(kv.table(span.request_id)[written])
+            places.update(kv.written(span.request_id, span.start, span.end))
+        self.vacate(places)
+
+    def vacate(self, places: set[int]) -> None:
+        """Let blocks be written: what stands there and is to be copied is set aside."""
+        if not self.any_leaves:
+            return
         for leaving, pool in self._leaving:
             waiting = sum(one.waiting_bytes for one, _ in self._leaving if one is not leaving)
             leaving.vacate(pool, places, WAITING_BYTES_MAX - waiting)

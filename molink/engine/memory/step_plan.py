@@ -117,7 +117,7 @@ def plan_step(
     spans, near, row = list[RaggedSpan](), list[Sequence[int]](), 0
     moved, is_cut = list[RaggedSpan](), False
     for span in batch.spans:
-        table = kv.table(span.request_id)
+        table = kv.whole_table(span.request_id)
         cut = cuts.behind(span) if cuts is not None else None
         pieces = list(_attended(batch, span))
         own = [RaggedSpan(row + at, rows, start, start + rows, table) for at, rows, start in pieces]

@@ -12,6 +12,7 @@ from molink.errors import UnsupportedModelError
 from molink_scheduler.batch import KeptState, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.layer_class import REWOUND_TOKENS_MAX, LayerClass, WindowBlocks
+from molink_scheduler.prompt_cut import WHOLE_LAYERS
 
 
 @dataclass(slots=True)
@@ -51,6 +52,14 @@ class WindowPool:
     def spared(self) -> frozenset[int]:
         """Indices of layers with a window that keep all tokens, as theirs does not pay."""
         return frozenset(index for index, window in self._seen.items() if window) - self.layers
+
+    def is_cut(self, layer_index: int) -> bool:
+        """Whether KV of prompts is cut in a layer: windows want to know how far away a key is."""
+        return layer_index >= WHOLE_LAYERS and layer_index not in self.layers | self.spared
+
+    def whole_of(self, pool: KvPool) -> list[int]:
+        """Layers of the pool beside that keep all of a prompt that is cut."""
+        return [index for index in pool.layers if not self.is_cut(index)]
 
     @property
     def request_bytes(self) -> int:

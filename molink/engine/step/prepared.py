@@ -49,5 +49,15 @@ def _loaded(stage: Executor) -> StageLoaded:
         kv_token_bytes=stage.kv_token_bytes,
         requests_max=min(lent, default=None),
         kv_request_bytes=sum(part.request_bytes for part in parts_of(stage)),
+        folds=_folds(stage),
         drafts=any(part.drafter is not None for part in parts_of(stage)),
     )
+
+
+def _folds(stage: Executor) -> int:
+    """Blocks of layers that keep all of a cut prompt for which one block has room: one where
+    something else reads whole tables."""
+    parts = parts_of(stage)
+    if any(part.drafter is not None or part.lending is not None for part in parts):
+        return 1
+    return min(part.kv_memory.folds for part in parts)

@@ -231,8 +231,9 @@ class StageExecutor:
 
     def resize_kv(self, kv_tokens: int) -> None:
         """Keep so many tokens' KV from now on, in whole blocks, and none of what was kept."""
-        self.kv, self._graphs = KvBlocks(blocks := blocks_for(kv_tokens)), None
-        self._pool = self._pool.resized((blocks + self._padding) * BLOCK_TOKENS)
+        blocks, whole = blocks_for(kv_tokens), self.windows.whole_of(self._pool)
+        self._pool = self._pool.resized((blocks + self._padding) * BLOCK_TOKENS, whole)
+        self.kv, self._graphs = KvBlocks(blocks, self._pool.fold_step), None
 
     @property
     def request_bytes(self) -> int:
@@ -333,8 +334,7 @@ class StageExecutor:
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
         is_apart = has_lent(self.lending, batch) or self.cuts.is_behind_any(batch)
         graphs = None if self.moving.of(batch) or is_apart else self._graphs
-        computed = None if graphs is None else graphs.rows(*given)
-        if computed is None:
+        if (computed := None if graphs is None else graphs.rows(*given)) is None:
             is_prompt = batch.batch_class is PREFILL
             before_layer = self._transfers.bounded(interrupt) if is_prompt else interrupt
             computed = self.launched_rows(*given, before_layer)
@@ -345,10 +345,10 @@ class StageExecutor:
         if wanted.rows:
             results = wanted.results(out_TX, sent, self._transfers.read)
             output = StepOutput(None, *results, forced=forced_drafts(batch, self._histories))
-        if self.drafter is not None:
-            drafts = self.drafter.drafts(self, batch, ids, output.drawn, self._histories)
-            output = replace(output, drafts=drafts)
-        return output
+        if self.drafter is None:
+            return output
+        drafts = self.drafter.drafts(self, batch, ids, output.drawn, self._histories)
+        return replace(output, drafts=drafts)
 
     def launched_rows(
         self,

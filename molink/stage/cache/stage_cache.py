@@ -24,6 +24,7 @@ from molink_scheduler.kv.changes import (
     DropBlocks,
     FetchBlocks,
     Fetched,
+    FoldBlocks,
     KeepBlocks,
     LowerBlocks,
     RetainBlocks,
@@ -96,7 +97,7 @@ class StageCache:
     def change(self, change: CacheChange) -> None:
         """Do as the head says; what comes back is in `take_read` once it is there."""
         match change:
-            case KeepBlocks():
+            case KeepBlocks() | FoldBlocks():
                 self.device.blocks_out(change)
             case RetainBlocks():
                 self.device.blocks_out(change)

@@ -287,7 +287,8 @@ class HeadDrafts:
         if not drafts:
             return ()
         spare = max(0, ledger.blocks_free - (ledger.holders_count - 1))
-        tokens_max = BLOCK_TOKENS * (ledger.blocks_of(request_id) + spare)
+        held = ledger.blocks_of(request_id) + ledger.spared_blocks(request_id)
+        tokens_max = BLOCK_TOKENS * (held + spare)
         drafts = drafts[: max(0, tokens_max - known)]
         ledger.grow(request_id, known + len(drafts))
         self._departed[request_id] = by

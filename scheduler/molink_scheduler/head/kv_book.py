@@ -22,7 +22,7 @@ from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.head.snapshots import NoSnapshots, Snapshots
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, named_runs
-from molink_scheduler.kv.changes import CacheChange, KeepBlocks, KeptBlocks
+from molink_scheduler.kv.changes import CacheChange, FoldBlocks, KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.ring_cache import RingCache
@@ -55,7 +55,7 @@ class KvBook:
     ) -> "KvBook":
         """Book of a ring in which nothing is held or cached. `chains_stay`: what was cached
         `before`, in the ring's epoch before, may stay."""
-        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.slots)
+        ledger = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.slots, ring.folds)
         ledger.blocks_most = blocks_for(ring.tokens_most)
         cache = RingCache.of(
             ledger,
@@ -155,7 +155,30 @@ class KvBook:
             tree = self.cache.tree
             found = tree.find(sequence.request.cache_salt, sequence.packed, blocks)
             self.snapshots.settle(sequence, [*chain.from_iterable(tree.numbers(found))])
+        return [*changes, *self._fold(sequence)]
+
+    def _fold(self, sequence: Sequence) -> list[CacheChange]:
+        """Give back what a request needs no more that was cut and is all computed, so that nothing
+        of it waits anywhere. Where room has to be made for that, stages hear of it first."""
+        request_id, blocks = sequence.request_id, sequence.cut.whole_blocks
+        into = self.ledger.folded_blocks(blocks)
+        if into >= blocks or not sequence.is_computed or sequence.stopping:
+            return []
+        needed = self.ledger.blocks_to_fold(request_id, blocks, into)
+        if sequence.spared_tokens or needed > self.blocks_available:
+            return []
+        self.cache.make_room(needed, sequence.owner)
+        changes = [*self.cache.take_changes(), FoldBlocks(request_id, blocks, into)]
+        self.ledger.fold(request_id, blocks, into)
+        self._unpin(sequence)  # What is dropped by that follows.
+        sequence.spared_tokens, sequence.is_cached = BLOCK_TOKENS * (blocks - into), False
         return changes
+
+    def _unpin(self, sequence: Sequence) -> None:
+        """A request uses what is cached of it no more."""
+        if sequence.pinned is not None:
+            self.cache.leave(sequence.pinned, forget=not sequence.is_cached)
+            sequence.pinned = None
 
     def _cache(self, sequence: Sequence) -> list[CacheChange]:
         blocks = min(sequence.returned_tokens, sequence.shared_tokens) // BLOCK_TOKENS
@@ -179,9 +202,7 @@ class KvBook:
         """Take back what a request holds; what of it is computed stays cached."""
         changes = self.computed(sequence)
         self.snapshots.release(sequence)
-        if sequence.pinned is not None:
-            self.cache.leave(sequence.pinned, forget=not sequence.is_cached)
-            sequence.pinned = None
+        self._unpin(sequence)
         self.ledger.release(sequence.request_id)
         self.fetches.pace.forget(sequence.request_id)
         self.fetches.answers.request_ended()

@@ -86,17 +86,16 @@ class KvForecast:
 
     def _add(self, sequence: Sequence, total: list[float]) -> None:
         """Add what a sequence holds; a flood of users asks for it thousands of times a second."""
-        known, lasts = len(sequence.known), self._lasts
-        left = sequence.request.tokens_max - known
+        lasts = self._lasts
+        left = sequence.request.tokens_max - len(sequence.known)
+        held = len(sequence.known) - sequence.spared_tokens
         block = min(sequence.generated_tokens // BLOCK_TOKENS, ANSWER_BLOCKS_MAX)
         now = lasts[block]
         moments = MOMENTS if sequence.pace == 1.0 else _paced(sequence.pace)
         for moment, ahead, tokens, until in moments:
             if tokens > left:
                 break
-            total[moment] += (
-                (known + (until if until < left else left)) * lasts[block + ahead] / now
-            )
+            total[moment] += (held + (until if until < left else left)) * lasts[block + ahead] / now
 
     def _forget(self) -> None:
         """Make what was learned count less; what is taken for granted counts as one answer."""

@@ -121,7 +121,7 @@ class PromptQueue:
             line.remove(sequence)
 
     def released(self) -> None:
-        """A sequence has given its KV back."""
+        """A sequence has given KV back."""
         self._no_room_for = None
 
     def waits_s(self, now: float) -> float:
@@ -133,6 +133,8 @@ class PromptQueue:
         self._tokens_in_flight -= span.tokens
         elapsed_s = now - self._moved_at.pop(span.request_id)
         under_way, pending = sequence.in_flight, sequence.tokens_pending > 0
+        if sequence.is_computed and sequence.cut.is_cut:
+            self.released()  # It is about to be folded.
         self.book.fetches.pace.returned(
             span.request_id, span.tokens, elapsed_s, under_way=under_way, pending=pending
         )

@@ -51,6 +51,9 @@ class Sequence:
     once."""
     place: int | None = None
     """Place among prompts that wait (`prompt_order`); None: it has not waited yet."""
+    spared_tokens: int = 0
+    """Tokens whose blocks were given back, because its prompt is cut and what is left was
+    folded."""
     is_cached: bool = True
     """Whether more of it is cached as it is computed."""
     undrafted: bool = False
@@ -89,10 +92,20 @@ class Sequence:
         return BLOCK_TOKENS * sum([blocks for _, blocks in self.cached_runs])
 
     @property
+    def cut(self) -> PromptCut:
+        """Where its KV is cut."""
+        return PromptCut.of(self.request.prompt_tokens, self.request.sampling.kv_budget)
+
+    @property
     def shared_tokens(self) -> int:
         """First tokens of which it may share blocks with others: all, unless its KV is cut."""
-        cut = PromptCut.of(self.request.prompt_tokens, self.request.sampling.kv_budget)
+        cut = self.cut
         return cut.whole_tokens if cut.is_cut else len(self.known)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether all that is known of it is computed, on all stages."""
+        return self.returned_tokens == self.planned_tokens == len(self.known)
 
     @property
     def generated_tokens(self) -> int:
@@ -222,6 +235,7 @@ class Sequence:
         self.cached_runs = ()
         self.cached_blocks = 0
         self.was_fetched = False
+        self.spared_tokens = 0
         self.is_cached = True
         self.admitted = False
         self.decoding = False

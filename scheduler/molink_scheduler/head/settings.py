@@ -83,6 +83,9 @@ class RingTerms:
     """Whether as many are drafted for everybody, whatever they cost: for measurements."""
     requests_max: int | None = None
     """Requests that may hold KV at a time, the fewest on the ring; None: as many as have blocks."""
+    folds: int = 1
+    """Blocks of layers that keep all of a cut prompt for which one block has room, the fewest on
+    the ring; 1: cuts give nothing back."""
 
     def __post_init__(self) -> None:
         for name, value, most in (

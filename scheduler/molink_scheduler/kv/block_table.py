@@ -23,6 +23,7 @@ from molink_scheduler.kv.changes import (
     DropBlocks,
     FetchBlocks,
     Fetched,
+    FoldBlocks,
     KeepBlocks,
     KeptBlocks,
     LowerBlocks,
@@ -118,6 +119,8 @@ class BlockTable:
                 return self._retain_objection(change)
             case DropBlocks() | LowerBlocks() | FetchBlocks():
                 return self._going_objection(change)
+            case FoldBlocks():
+                return None  # It is about a request, of which its book knows.
             case _:
                 assert_never(change)
 
@@ -137,6 +140,8 @@ class BlockTable:
                 self._fetch(change)
             case RetainBlocks():
                 self._retain(change)
+            case FoldBlocks(request_id, blocks, into):
+                self.kv.fold(request_id, blocks, into)
             case _:
                 assert_never(change)
 

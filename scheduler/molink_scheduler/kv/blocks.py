@@ -8,6 +8,10 @@ claim is only a wish. Under pressure claimed blocks are given away, and the sequ
 any block, there merely slower. A buddy allocator was rejected: it rounds every sequence up to a
 power of two.
 
+A request whose prompt was cut may be *folded*: its first blocks, which some layers alone still
+read, have room in the whole memory of fewer. In those layers block b has further numbers then: b,
+and `fold_step` more for each further block that lies in it.
+
 A block may have several users: requests that begin alike, and the cache, which holds blocks by the
 numbers that the head gave them (`prefix_tree`). It is free again when the last user has gone. The
 head alone decides what is cached; a stage does as it is told.
@@ -62,6 +66,12 @@ def join_runs(runs: Iterable[range]) -> list[range]:
     return joined
 
 
+def folded_numbers(hosts: Sequence[int], blocks: int, step: int) -> "array[int]":
+    """Numbers of so many folded blocks in the layers that read them, by those that they lie in."""
+    numbers = [hosts[place % len(hosts)] + place // len(hosts) * step for place in range(blocks)]
+    return array("i", numbers)
+
+
 def cut_runs(runs: Sequence[range], count: int) -> tuple[list[range], list[range]]:
     """The first `count` numbers of some runs, and the others."""
     for place, run in enumerate(runs):
@@ -84,6 +94,8 @@ class KvBlocks:
 
     blocks_total: int
     """Blocks that may be held at a time: all that there are, or fewer (`resize`)."""
+    fold_step: int = 0
+    """From one number of a block to its next, in layers that read folded ones."""
     blocks_free: int = field(init=False)
     """Blocks that belong to nobody and may be held."""
     _free: FreeRuns = field(init=False, default_factory=FreeRuns)
@@ -99,6 +111,8 @@ class KvBlocks:
     """Flag of each block: 1 when it is cached, else 0."""
     _idle: int = field(init=False, default=0)
     """Blocks that only the cache uses."""
+    _folded: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
+    """First blocks of each request that was folded, and in how many blocks it has them."""
     _lost: list[range] = field(init=False, default_factory=list)
     """Blocks whose place is gone for good."""
 
@@ -166,7 +180,8 @@ class KvBlocks:
 
     def blocks_missing(self, request_id: int, tokens: int) -> int:
         """Blocks that `grow` would take from the free ones."""
-        return max(0, blocks_for(tokens) - len(self._tables.get(request_id, ())))
+        held = len(self._tables.get(request_id, ())) + self._spared(request_id)
+        return max(0, blocks_for(tokens) - held)
 
     def begin(self, request_id: int, numbers: Iterable[int]) -> None:
         """Let a request that holds nothing begin with cached blocks, its first ones.
@@ -212,6 +227,25 @@ class KvBlocks:
             self._users[block] = 1
             table.append(block)
         self.blocks_free -= missing
+
+    def fold(self, request_id: int, blocks: int, into: int) -> tuple["array[int]", "array[int]"]:
+        """Let the request have its first blocks in fewer: those that it had, and those in which
+        they lie from now on, its own as far as it has some.
+
+        Raises OutOfBlocks, and changes nothing, when too few blocks are free.
+        """
+        table, before = self._tables[request_id], self._tables[request_id][:blocks]
+        hosts = array("i", [block for block in before if self._users[block] == 1][:into])
+        if (missing := into - len(hosts)) > self.blocks_free:
+            raise OutOfBlocks(f"{missing} blocks are to take folded ones, too few are free")
+        left = frozenset(before).difference(hosts)
+        for _ in range(missing):
+            hosts.append(block := self._next_block(request_id, hosts))
+            self._users[block] = 1
+        self.blocks_free -= missing
+        self._leave(left)
+        self._tables[request_id], self._folded[request_id] = hosts + table[blocks:], (blocks, into)
+        return before, hosts
 
     def keep(self, request_id: int, first_block: int, numbers: range) -> None:
         """Cache blocks of a request, from its `first_block`-th on, under these numbers."""
@@ -278,6 +312,7 @@ class KvBlocks:
 
     def release(self, request_id: int) -> None:
         """Give the request's blocks back; a request that holds none is fine."""
+        self._folded.pop(request_id, None)
         claim = self._claims.pop(request_id, range(0))
         self._free.add(claim)
         self._leave(self._tables.pop(request_id, ()))
@@ -294,6 +329,16 @@ class KvBlocks:
         them."""
         return self._tables[request_id][:]
 
+    def whole_table(self, request_id: int) -> "array[int]":
+        """The same as layers read it that keep all tokens, also of a request that was folded."""
+        table, (blocks, into) = self.table(request_id), self._folded.get(request_id, (0, 0))
+        return folded_numbers(table[:into], blocks, self.fold_step) + table[into:]
+
+    def written(self, request_id: int, start: int, end: int) -> "array[int]":
+        """Blocks in which these tokens of a request stand, none of which was folded."""
+        spared = self._spared(request_id)
+        return self._tables[request_id][start // BLOCK_TOKENS - spared : blocks_for(end) - spared]
+
     def holders(self) -> frozenset[int]:
         """Requests that hold blocks."""
         return frozenset(self._tables)
@@ -309,6 +354,10 @@ class KvBlocks:
             else:
                 joined.append((start, length))
         return joined
+
+    def _spared(self, request_id: int) -> int:
+        blocks, into = self._folded.get(request_id, (0, 0))
+        return blocks - into
 
     def _claim(self, request_id: int, blocks: int) -> None:
         """The smallest run that fits, else the largest."""

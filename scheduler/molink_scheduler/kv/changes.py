@@ -1,4 +1,5 @@
-"""Changes of what all stages of a ring cache: keep, drop, lower, fetch, retain.
+"""Changes of what all stages of a ring cache: keep, drop, lower, fetch, retain; and of what a cut
+request goes on with: fold.
 
 The head decides, and names cached blocks by numbers that it has given them; each stage knows where
 its block of a number is. A change travels as a release does: ahead of what is planned after it,
@@ -190,11 +191,30 @@ class RetainBlocks(NamedBlocks):
         check_runs(self.runs + self.away.host + self.away.file)
 
 
-OutwardChange = KeepBlocks | DropBlocks | LowerBlocks | RetainBlocks
+@dataclass(frozen=True, slots=True)
+class FoldBlocks:
+    """Keep the first blocks of a request whose prompt was cut in fewer ones.
+
+    Its cut layers do not look there any more. So what the others keep of all these blocks goes into
+    the whole memory of some, and the rest is given back, or is the cache's alone.
+    """
+
+    request_id: int
+    blocks: int
+    """First blocks of the request, all that its cut leaves whole."""
+    into: int
+    """Blocks in which the request has them from now on."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.into < self.blocks <= BLOCKS_MAX:
+            raise ValueError(f"{self.blocks} blocks are not to be folded into {self.into}")
+
+
+OutwardChange = KeepBlocks | DropBlocks | LowerBlocks | RetainBlocks | FoldBlocks
 """Change by which no block comes back into the device's memory."""
 
 CacheChange = OutwardChange | FetchBlocks
-"""What every stage is told of what it caches from now on."""
+"""What every stage is told of what it caches, or folds, from now on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ class _Holder:
     """Blocks that nobody else uses."""
     shared: int = 0
     """Blocks of the cache that it uses."""
+    spared: int = 0
+    """Blocks that it needs no more, because its first ones were folded."""
 
 
 @dataclass(slots=True)
@@ -29,6 +31,8 @@ class KvLedger:
     blocks_total: int
     state_slots: int | None = None
     """Requests whose states there is room for at a time; None: requests have no states."""
+    folds: int = 1
+    """Blocks of layers that keep all of a cut prompt for which one block has room."""
     blocks_free: int = field(init=False)
     """Blocks that belong to nobody; below 0: so many more are held than are counted with now."""
     blocks_most: int = field(init=False)
@@ -41,6 +45,8 @@ class KvLedger:
             raise ValueError(f"a ring needs at least one KV block, got {self.blocks_total}")
         if self.state_slots is not None and self.state_slots < 1:
             raise ValueError(f"a ring needs at least one state slot, got {self.state_slots}")
+        if self.folds < 1:
+            raise ValueError(f"a block has room for itself at least, got {self.folds}")
         self.blocks_free = self.blocks_most = self.blocks_total
 
     @property
@@ -62,7 +68,7 @@ class KvLedger:
     def blocks_missing(self, request_id: int, tokens: int) -> int:
         """Blocks that `grow` would take from the free ones."""
         holder = self._holders.get(request_id)
-        held = 0 if holder is None else holder.own + holder.shared
+        held = 0 if holder is None else holder.own + holder.shared + holder.spared
         return max(0, blocks_for(tokens) - held)
 
     @property
@@ -124,6 +130,36 @@ class KvLedger:
         `cached_blocks`."""
         self.keep(request_id, self.own_blocks(request_id))
         self._holders[request_id].shared = cached_blocks
+
+    def blocks_to_fold(self, request_id: int, blocks: int, into: int) -> int:
+        """Free blocks that `fold` would take: where the cache's stay as they are, others have to
+        take what was in them."""
+        return max(0, into - (blocks - self.shared_blocks(request_id)))
+
+    def fold(self, request_id: int, blocks: int, into: int) -> None:
+        """Let a request have its first blocks, all of the cache's among them, in fewer ones of its
+        own.
+
+        Raises OutOfBlocks, and changes nothing, when too few blocks are free.
+        """
+        holder, needed = self._holders[request_id], self.blocks_to_fold(request_id, blocks, into)
+        if needed > self.blocks_free:
+            raise OutOfBlocks(
+                f"request {request_id} needs {needed} blocks to be folded, "
+                f"{self.blocks_free} are free"
+            )
+        given_back = blocks - holder.shared - into
+        self.blocks_free += given_back
+        self._holders[request_id] = _Holder(holder.own - given_back, spared=blocks - into)
+
+    def folded_blocks(self, blocks: int) -> int:
+        """Blocks into which so many can be folded."""
+        return -(-blocks // self.folds)
+
+    def spared_blocks(self, request_id: int) -> int:
+        """Blocks that a request holds no more because its first ones were folded."""
+        holder = self._holders.get(request_id)
+        return 0 if holder is None else holder.spared
 
     def drop(self, blocks: int) -> None:
         """The cache gives up blocks that no request uses."""

@@ -34,6 +34,7 @@ from molink_scheduler.kv.changes import (
     NOWHERE,
     AwayBlocks,
     CacheChange,
+    FoldBlocks,
     KeepBlocks,
     KeptBlocks,
 )
@@ -173,7 +174,11 @@ class StageBook:
 
     def change_objection(self, change: CacheChange) -> str | None:
         """Why the cache cannot change so; None: it can."""
-        objection = self._keep_objection(change.kept) if isinstance(change, KeepBlocks) else None
+        objection: str | None = None
+        if isinstance(change, KeepBlocks):
+            objection = self._keep_objection(change.kept)
+        elif isinstance(change, FoldBlocks):
+            objection = self._fold_objection(change)
         return objection or self.table.objection(change)
 
     def changed(self, change: CacheChange) -> None:
@@ -181,6 +186,10 @@ class StageBook:
         self.table.change(change)
         for kept in change.kept if isinstance(change, KeepBlocks) else ():
             self._held[kept.request_id].cached += (kept.numbers,)
+        if isinstance(change, FoldBlocks):
+            held = self._held[change.request_id]
+            self.table.leave(held.cached)
+            held.cached, held.is_folded = (), True
 
     def _admitted(self, admission: Admission, batch: Batch) -> HeldRequest:
         """A new request, or one that was kept, as the batch that admits it finds it."""
@@ -263,11 +272,25 @@ class StageBook:
         held, end = self._held.get(kept.request_id), kept.first_block + kept.blocks
         if held is None or kept.blocks < 1 or end * BLOCK_TOKENS > held.computed_tokens:
             return f"blocks of request {kept.request_id} are to be cached that are not computed"
-        if held.admission is not None and not held.admission.cut.may_share(end):
+        is_cut = held.admission is not None and not held.admission.cut.may_share(end)
+        if is_cut or held.is_folded:
             return f"blocks of request {kept.request_id} are to be cached that it cuts"
         if kept.blocks > self.kv.own_blocks(kept.request_id):
             return f"blocks of request {kept.request_id} are to be cached twice"
         return None
+
+    def _fold_objection(self, fold: FoldBlocks) -> str | None:
+        """Why a request cannot have its first blocks in fewer; it has all that its cut left."""
+        held, blocks, into = self._held.get(fold.request_id), fold.blocks, fold.into
+        if held is None or not held.is_cut or not held.is_idle or held.is_folded:
+            return f"request {fold.request_id} is to be folded, and is not cut or was folded"
+        assert held.admission is not None, "who is cut was admitted"
+        if blocks != held.admission.cut.whole_blocks or into < self.kv.folded_blocks(blocks):
+            return f"{blocks} blocks of request {fold.request_id} are to be folded into {into}"
+        needed = self.kv.blocks_to_fold(fold.request_id, blocks, into)
+        if needed <= self.kv.blocks_free:
+            return None
+        return f"it needs {needed} KV blocks to fold a request, {self.kv.blocks_free} are free"
 
     def _is_possible(self, admission: Admission) -> bool:
         lengths = (1, admission.prompt_tokens, admission.tokens_expected)

@@ -25,6 +25,8 @@ class HeldRequest:
     """Tokens for which its blocks have room."""
     cached: tuple[range, ...] = ()
     """Numbers of its blocks that are cached."""
+    is_folded: bool = False
+    """Whether its first blocks were folded, after which none of it is cached."""
     is_refill: bool = False
     """Whether it was admitted by rows that only rebuild cached blocks, and not again yet."""
     drafts: int = 0
@@ -35,6 +37,12 @@ class HeldRequest:
     def is_idle(self) -> bool:
         """Whether all that has come of it is computed."""
         return not self.is_waiting and self.computed_tokens == self.received_tokens
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its prompt is cut, and computed."""
+        cut = self.admission.cut if self.admission is not None else None
+        return cut is not None and cut.is_cut and self.computed_tokens >= cut.prompt_tokens
 
     def is_kept_up_to(self, tokens: int) -> bool:
         """Whether it can be admitted again with so many tokens kept. A survivor may go back: of a

@@ -22,6 +22,7 @@ from molink_scheduler.kv.changes import (
     CacheChange,
     DropBlocks,
     FetchBlocks,
+    FoldBlocks,
     KeepBlocks,
     LowerBlocks,
     RetainBlocks,
@@ -87,7 +88,7 @@ class ReplayLog:
                         self.blocks.drop(number)
                     elif number in change.away:  # Then the replaced neighbour has it, too.
                         self.blocks.not_owed(number)
-            case LowerBlocks() | FetchBlocks():
+            case LowerBlocks() | FetchBlocks() | FoldBlocks():
                 pass  # The rows of a block are here wherever the block is.
             case _:
                 assert_never(change)

@@ -15,9 +15,10 @@ SEEDS = 6
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--paper",
-    type=click.Choice(["capacity", "lending", "lamina", "bandwidth", "long"]),
+    type=click.Choice(["capacity", "lending", "lamina", "bandwidth", "long", "cuts"]),
     help="Instead: tokens of KV of a cell's cards; what a lender may hold; attention devices at "
-    "equal cost; the bandwidth that they need; long requests among short ones (a minute).",
+    "equal cost; the bandwidth that they need; long requests among short ones (a minute); prompts "
+    "that are cut on one card (a minute).",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
 def cell(scenario: Path | None, paper: str | None, json_path: Path | None) -> None:
@@ -142,10 +143,32 @@ def _long() -> Any:
     return _table("Four instances of Llama-2-13B on one A100-80 each", head, rows)
 
 
+def _cuts() -> Any:
+    from molink_sim.cell.cut_requests import most_users
+
+    budgets = (1.0, 0.5, 0.36, 0.25)
+    found = {budget: most_users(budget) for budget in budgets}
+    head = ["kept", "users", "first token, s", "tokens/s", "times", "held at a time", "preempted"]
+    rows = [
+        [
+            f"{budget:g}",
+            str(one.users),
+            f"{one.ttft_s:.2f}",
+            f"{one.tokens_per_s:.0f}",
+            f"{one.tokens_per_s / found[1.0].tokens_per_s:.2f}",
+            str(one.held_most),
+            str(one.preempted),
+        ]
+        for budget, one in found.items()
+    ]
+    return _table("Llama-3-8B on an RTX 4090, 4,000 + 500 tokens", head, rows)
+
+
 TABLES: Mapping[str, Callable[[], Any]] = {
     "capacity": _capacity,
     "lending": _lending,
     "lamina": _lamina,
     "bandwidth": _bandwidth,
     "long": _long,
+    "cuts": _cuts,
 }

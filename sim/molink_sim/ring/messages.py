@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.events import BatchReturned
-from molink_scheduler.kv.changes import CacheChange, KeepBlocks
+from molink_scheduler.kv.changes import CacheChange, FoldBlocks, KeepBlocks
 
 HEADER_BYTES = 35
 SPAN_BYTES = 11
@@ -53,5 +53,7 @@ def spans_bytes(spans: Sequence[Span]) -> int:
 
 def change_bytes(change: CacheChange) -> int:
     """Size of a change of the cache."""
+    if isinstance(change, FoldBlocks):
+        return FORGET_BYTES + RUN_BYTES
     runs = len(change.kept) if isinstance(change, KeepBlocks) else len(change.runs)
     return FORGET_BYTES + RUN_BYTES * runs

@@ -12,6 +12,7 @@ from molink_scheduler.kv.changes import (
     CacheChange,
     DropBlocks,
     FetchBlocks,
+    FoldBlocks,
     KeepBlocks,
     LowerBlocks,
     RetainBlocks,
@@ -39,7 +40,7 @@ class SimulatedStore:
             case FetchBlocks():
                 self._free_at = max(now, self._free_at) + self._forget(change)
                 return self._free_at
-            case KeepBlocks() | RetainBlocks():
+            case KeepBlocks() | RetainBlocks() | FoldBlocks():
                 pass
             case _:
                 assert_never(change)

@@ -5,7 +5,13 @@ import pytest
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
 from molink_scheduler.events import BatchArrived, CacheChanged, Refuse, RunBatch, SendCacheChange
 from molink_scheduler.kv.block_table import BlockTable
-from molink_scheduler.kv.changes import DropBlocks, KeepBlocks, KeptBlocks, RetainBlocks
+from molink_scheduler.kv.changes import (
+    DropBlocks,
+    FoldBlocks,
+    KeepBlocks,
+    KeptBlocks,
+    RetainBlocks,
+)
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import ModelLimits, SamplingParams
 from molink_scheduler.resume import Resume
@@ -179,6 +185,67 @@ def test_blocks_of_a_cut_request_are_shared_in_front_of_its_cut_only(queue):
     queue.computed(RunBatch(queue.next_batch(0.0, 0.0)[1].batch), 0.01, 0.0)
     kept = KeepBlocks((KeptBlocks(2, 2, 9, 1),))
     assert changed(queue, kept) == "blocks of request 2 are to be cached that it cuts"
+
+
+def a_cut_request():
+    """Queue of a stage that has computed 80 tokens of a request, of which 40 are kept: its first
+    two blocks are whole."""
+    limits = ModelLimits(sequence_tokens_max=1000, vocabulary_size=1000)
+    queue = StageQueue.for_steps_of(128, StageBook(BlockTable(KvLedger(8, folds=2)), limits))
+    cut = Admission(2, 80, 88, CUT)
+    batch = Batch(0, PREFILL, -1, (Span(2, 0, 80, False),), (cut,))
+    assert queue.handle(BatchArrived(batch), 0.0) == ()
+    return queue
+
+
+def test_a_request_is_folded_once_and_publishes_nothing_from_then_on():
+    queue = a_cut_request()
+    fold = FoldBlocks(2, 2, 1)
+    assert changed(queue, fold) == "request 2 is to be folded, and is not cut or was folded"
+    queue.computed(RunBatch(queue.next_batch(0.0, 0.0)[1].batch), 0.01, 0.0)
+    assert changed(queue, KeepBlocks((KeptBlocks(2, 0, 9, 1),))) is None
+    assert (
+        changed(queue, DropBlocks(((9, 1),)))
+        == "cached block 9 is to go, and is not here or in use"
+    )
+    assert changed(queue, fold) is None
+    assert queue.book.kv.blocks_free == 8 - 5 + 1 - 1, "less the block that is the cache's alone"
+    assert changed(queue, fold) == "request 2 is to be folded, and is not cut or was folded"
+    kept = KeepBlocks((KeptBlocks(2, 1, 10, 1),))
+    assert changed(queue, kept) == "blocks of request 2 are to be cached that it cuts"
+    assert changed(queue, DropBlocks(((9, 1),))) is None
+    queue.book.released(Release(2))
+    assert queue.book.kv.blocks_free == 8
+
+
+@pytest.mark.parametrize(
+    ("fold", "why"),
+    [
+        (FoldBlocks(3, 2, 1), "request 3 is to be folded, and is not cut or was folded"),
+        (FoldBlocks(2, 3, 2), "3 blocks of request 2 are to be folded into 2"),
+        (FoldBlocks(2, 10**9, 1), "1000000000 blocks of request 2 are to be folded into 1"),
+    ],
+)
+def test_what_cannot_be_folded(fold, why):
+    queue = a_cut_request()
+    queue.computed(RunBatch(queue.next_batch(0.0, 0.0)[1].batch), 0.01, 0.0)
+    assert changed(queue, fold) == why
+
+
+def test_more_is_not_folded_into_a_block_than_has_room():
+    queue = a_cut_request()
+    queue.computed(RunBatch(queue.next_batch(0.0, 0.0)[1].batch), 0.01, 0.0)
+    queue.book.kv.folds = 1
+    assert changed(queue, FoldBlocks(2, 2, 1)) == "2 blocks of request 2 are to be folded into 1"
+
+
+def test_blocks_of_the_cache_are_folded_into_free_ones_only():
+    queue = a_cut_request()
+    queue.computed(RunBatch(queue.next_batch(0.0, 0.0)[1].batch), 0.01, 0.0)
+    assert changed(queue, KeepBlocks((KeptBlocks(2, 0, 9, 2),))) is None
+    assert arrived(queue, 4, 0, 48) is None
+    refused = changed(queue, FoldBlocks(2, 2, 1))
+    assert refused == "it needs 1 KV blocks to fold a request, 0 are free"
 
 
 @pytest.mark.parametrize(
