@@ -15,10 +15,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 from aiohttp import BodyPartReader, web
-from pydantic import Field
 
 from molink.api.backend import Backend
 from molink.api.body import checked_body
@@ -28,6 +27,7 @@ from molink.api.openai.batches.asking import ENDPOINTS, ask, owners_caller
 from molink.api.openai.batches.idle_service import IdleService
 from molink.api.openai.batches.lines import read_lines
 from molink.api.openai.batches.runner import BatchRunner
+from molink.api.openai.batches.schemas import BatchBody
 from molink.api.openai.batches.store import (
     FILES_MAX,
     OWNER_BYTES_MAX,
@@ -37,7 +37,6 @@ from molink.api.openai.batches.store import (
     StoredFile,
     removed,
 )
-from molink.api.schemas import Body
 from molink.config.data_dir import only_one
 from molink.errors import UserError
 from molink.json_object import JsonObject
@@ -66,19 +65,7 @@ LIST_MAX, LIST_DEFAULT = 100, 20
 
 FULL = "The server's disk is full: delete files, or send yours again later."
 
-Text = Annotated[str, Field(max_length=512)]
 Listed = TypeVar("Listed", StoredFile, StoredBatch)
-
-
-class BatchBody(Body):
-    """Body of `POST /v1/batches`."""
-
-    input_file_id: str
-    endpoint: str
-    completion_window: str
-    """A number and s, m, h or d, such as 24h: after that, at most seven days, lines are not asked
-    any more."""
-    metadata: dict[Annotated[str, Field(max_length=64)], Text] | None = Field(None, max_length=16)
 
 
 def add_batch_routes(app: web.Application, backend: Backend, data_dir: Path) -> None:
@@ -174,7 +161,9 @@ class BatchDesk:
         file = await self._file(request)
         for batch in await _on_disk(self._opened.unfinished):
             if batch.told["input_file_id"] == file.file_id:
-                raise _refused(f"The batch {batch.batch_id} reads it: cancel that first.", 409, "id")
+                raise _refused(
+                    f"The batch {batch.batch_id} reads it: cancel that first.", 409, "id"
+                )
         await _on_disk(self._opened.delete, file)
         return web.json_response({"id": file.file_id, "object": "file", "deleted": True})
 
@@ -187,7 +176,9 @@ class BatchDesk:
             expires_at = now + _window_s(body.completion_window)
             if body.endpoint not in ENDPOINTS:
                 known = ", ".join(ENDPOINTS)
-                raise _refused(f"'endpoint' is not served in batches: use {known}.", 400, "endpoint")
+                raise _refused(
+                    f"'endpoint' is not served in batches: use {known}.", 400, "endpoint"
+                )
         file = await _on_disk(store.file, owner, body.input_file_id)
         if file is None or file.purpose != "batch":
             raise _refused(
@@ -259,7 +250,9 @@ def _refused(sentence: str, status: int, param: str | None) -> ApiError:
 def _found(found: Listed | None, what: str, request: web.Request) -> Listed:
     if found is None:
         name = request.match_info["id"][:NAME_CHARS_SHOWN]
-        raise _refused(f"There is no {what} '{name}' of yours: check its id and your key.", 404, "id")
+        raise _refused(
+            f"There is no {what} '{name}' of yours: check its id and your key.", 404, "id"
+        )
     return found
 
 
@@ -294,9 +287,13 @@ async def _received(request: web.Request, draft: Path, bytes_left: int) -> str:
                 name = part.filename or "file"
                 await _written(part, draft, min(bytes_left, FILE_BYTES_MAX))
             elif part.name == "purpose":
-                purpose = (await _in_time(part.read_chunk(FIELD_BYTES_MAX))).decode(errors="replace")
+                purpose = (await _in_time(part.read_chunk(FIELD_BYTES_MAX))).decode(
+                    errors="replace"
+                )
     except (ValueError, web.RequestPayloadError):
-        raise _refused("The body is no form with 'purpose' and 'file': send one.", 400, None) from None
+        raise _refused(
+            "The body is no form with 'purpose' and 'file': send one.", 400, None
+        ) from None
     if purpose != "batch":
         raise _refused("'purpose' must be 'batch': nothing else is kept here.", 400, "purpose")
     if name is None:
@@ -332,7 +329,9 @@ async def _in_time(piece: Awaitable[bytes]) -> bytes:
         async with asyncio.timeout(PIECE_S):
             return await piece
     except TimeoutError:
-        raise _refused("The file did not come in time: send all of it at once.", 408, None) from None
+        raise _refused(
+            "The file did not come in time: send all of it at once.", 408, None
+        ) from None
 
 
 def _checked_lines(draft: Path) -> int:

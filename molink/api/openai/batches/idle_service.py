@@ -81,9 +81,13 @@ class Stay:
         timeline = known
         if self.timeline is not None:  # The first one has ended when it was put aside.
             sizes = known.prompt_tokens, known.answer_tokens_max
-            timeline = RequestTimeline(known.model, *sizes, known.key_id, known.choice, known.arrival)
+            timeline = RequestTimeline(
+                known.model, *sizes, known.key_id, known.choice, known.arrival
+            )
         self.timeline = timeline
-        self.task = spawn(self._compute(service, replace(self.request, timeline=timeline, log=self)))
+        self.task = spawn(
+            self._compute(service, replace(self.request, timeline=timeline, log=self))
+        )
 
     async def _compute(self, service: GenerationService, asked: GenerationRequest) -> None:
         try:
@@ -177,7 +181,9 @@ class IdleService:
         running = [one for one in self._stays if one.is_running]
         own = {id(one.timeline) for one in running}
         others = [one for one in self.request_log.live if id(one) not in own]
-        self.room.look(now, [_seen(one) for one in others], [_seen(one.timeline) for one in running])
+        self.room.look(
+            now, [_seen(one) for one in others], [_seen(one.timeline) for one in running]
+        )
         if aside := running[self.room.allowed(now) :]:
             await cancel(*(one.task for one in aside))
         elif self.unready_reason is None and self.room.may_begin(now):

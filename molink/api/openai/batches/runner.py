@@ -270,4 +270,3 @@ def _counted(opened: OpenBatch) -> JsonObject:
     total = opened.record.told["request_counts"]["total"]
     done = {"completed": opened.answers.completed, "failed": opened.answers.failed}
     return {"request_counts": {"total": total, **done}}
-

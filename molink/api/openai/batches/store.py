@@ -163,7 +163,9 @@ class BatchStore:
 
     def files(self, owner: str) -> list[StoredFile]:
         """An owner's files, newest first."""
-        query = f"SELECT {FILE_COLUMNS} FROM files WHERE owner = ? ORDER BY created DESC, rowid DESC"
+        query = (
+            f"SELECT {FILE_COLUMNS} FROM files WHERE owner = ? ORDER BY created DESC, rowid DESC"
+        )
         with self._lock:
             return [StoredFile(*row) for row in self._db.execute(query, (owner,))]
 
