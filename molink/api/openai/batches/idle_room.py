@@ -4,7 +4,7 @@ While nobody else is served, as many as LINES_MAX. Beside others two things are 
 
 - *Gaps.* The mean time between two tokens is kept for each number of sequences that decode at a
   time. As many go on beside n others as the gap is at most SLOWER times the gap of n alone; of a
-  number that is not known one more is tried. Where gaps of others grow, that number falls by itself.
+  number that is not known one more is tried. Where gaps of others grow, it falls by itself.
 - *Prompts.* Whatever begins, or begins again, has a prompt computed, and gaps of others that fall
   into that time are disturbed. DISTURBED of all gaps of others may be, half of the hundredth
   that their 99th percentile leaves out: a beginning waits until enough gaps have passed.

@@ -188,7 +188,8 @@ class BatchStore:
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO batches (id, owner, created, has_ended, told) VALUES (?, ?, ?, ?, ?) "
-                "ON CONFLICT (id) DO UPDATE SET has_ended = excluded.has_ended, told = excluded.told",
+                "ON CONFLICT (id) DO UPDATE "
+                "SET has_ended = excluded.has_ended, told = excluded.told",
                 row,
             )
 

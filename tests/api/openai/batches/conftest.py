@@ -53,7 +53,7 @@ async def client(service, start):
 async def until(client, batch_id: str, *statuses: str) -> Any:
     """The batch, once it is in one of these states."""
     async with asyncio.timeout(20):
-        while (batch := await client.batches.retrieve(batch_id)).status not in statuses:
+        while (batch := await client.batches.retrieve(batch_id)).status not in statuses:  # noqa: ASYNC110 - a server
             await asyncio.sleep(0.02)
     return batch
 
