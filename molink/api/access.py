@@ -14,7 +14,7 @@ request without a key must therefore name a host that is known to be ours, and c
 origin than those that the operator has named (`headers.cors`). Addresses always count as ours: a
 page can only be rebound by a name. A valid key needs none of that, since no page has it. Posts are
 JSON by their content type in any case: without asking first, browsers send only others across
-origins.
+origins. A file comes as a form, which they do send, and then the origin alone keeps it out.
 
 A server that needs no keys takes what OpenAI's clients send when they have none ("none", "unused"),
 but refuses one of ours that is revoked or not known: who sends a key counts on its limit.
@@ -51,6 +51,9 @@ INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 
 WATCH_PATHS = frozenset({"/cluster", "/cluster/requests", "/cluster/events", "/metrics", PLAN_PATH})
 """Paths that can only be read; whatever acts on the cluster is an order."""
+
+FORM_PATHS = frozenset({"/v1/files"})
+"""Paths to which forms are posted."""
 
 PROXY_HEADERS = ("Forwarded", "Via", "X-Forwarded-", "X-Real-Ip")
 """How headers begin that proxies add to the requests that they pass on."""
@@ -169,19 +172,23 @@ def _admit(access: Access, request: web.Request) -> None:
             code="insufficient_permissions",
         )
     is_served = request.match_info.http_exception is None
-    if (
-        is_served
-        and request.method == hdrs.METH_POST
-        and request.content_type != "application/json"
-    ):
-        raise ApiError(
-            "The body must be JSON: send the header 'Content-Type: application/json'.",
-            status=415,
-            code="unsupported_media_type",
-        )
+    if is_served and request.method == hdrs.METH_POST:
+        _check_content_type(request)
     request[CALLER] = request.app[CALLERS].find(request.remote, key)
     if key is not None and access.keys is not None and request.method == hdrs.METH_POST:
         _spend(access, access.keys, key, request)
+
+
+def _check_content_type(request: web.Request) -> None:
+    is_form = request.path in FORM_PATHS
+    wanted = "multipart/form-data" if is_form else "application/json"
+    if request.content_type != wanted:
+        raise ApiError(
+            f"The body must be {'a form' if is_form else 'JSON'}: send the header 'Content-Type: "
+            f"{wanted}'.",
+            status=415,
+            code="unsupported_media_type",
+        )
 
 
 def scope_of(method: str, path: str) -> Scope:

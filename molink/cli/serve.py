@@ -12,6 +12,8 @@ from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aiohttp import web
 
     from molink.api.access import Access
@@ -48,23 +50,30 @@ def users_app(
     cluster: "Cluster",
     access: "Access",
     metrics: "Metrics",
+    directory: "Path",
 ) -> "web.Application":
-    """The application that answers a cluster's users and operators."""
+    """The application that answers a cluster's users and operators; batches lie in the
+    directory."""
     from molink.api import create_app
     from molink.api.admin import add_admin_routes
+    from molink.api.backend import Backend
     from molink.api.chat import ChatFormat
+    from molink.api.openai.batches.endpoint import add_batch_routes
+    from molink.api.openai.logprobs import TokenTexts
 
-    tokenizer = cluster.service.card.tokenizer
+    tokenizer, service = cluster.service.card.tokenizer, cluster.service
+    chat_format = ChatFormat.of(tokenizer, served.tool_parser, served.reasoning_parser)
     app = create_app(
-        cluster.service,
+        service,
         access,
-        chat_format=ChatFormat.of(tokenizer, served.tool_parser, served.reasoning_parser),
+        chat_format=chat_format,
         strict=api.strict,
         shares_cache=api.shared_cache,
         metrics=metrics,
         live=cluster.live,
     )
     add_admin_routes(app, cluster.admin)
+    add_batch_routes(app, Backend(service, TokenTexts(service), chat_format), directory)
     return app
 
 
@@ -98,7 +107,7 @@ async def _serve(settings: ServeSettings, watching: Watching) -> None:
         metrics = Metrics(cluster.service)
         await stack.enter_async_context(watching.recording(cluster, metrics))
         await until_loaded(cluster, settings.nodes, shown=watching.shows_progress)
-        app = users_app(settings.api, settings.served, cluster, access, metrics)
+        app = users_app(settings.api, settings.served, cluster, access, metrics, directory)
         tls = api_tls(settings.api, directory, access)
         runner = await start_api(app, settings.host, settings.port, tls, data_dir=directory)
         stack.push_async_callback(runner.cleanup)

@@ -157,7 +157,7 @@ async def _start_users_api(
     from molink.cli.serve import users_app
 
     cluster, data_dir = coordinator.cluster, settings.data_dir
-    app = users_app(settings.api, settings.served, cluster, access, metrics)
+    app = users_app(settings.api, settings.served, cluster, access, metrics, data_dir)
     add_plan_route(app, cluster.service.model.name, coordinator.plan)
     assert cluster.cell is not None, "agents may be of one LAN"
     add_cell_routes(app, cluster.cell)

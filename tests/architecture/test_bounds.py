@@ -21,6 +21,7 @@ BOUNDS = {
 """By class, the argument that bounds it; empty: none can."""
 
 BOUNDED_ELSEWHERE = {
+    "molink/api/openai/batches/idle_service.py": "one answer, which has max_tokens",
     "molink/api/chat/formats/parameters.py": "parts of one schema, ALTERNATIVES_MAX are looked at",
     "molink/bench/software_times.py": "one message at a time goes round",
     "molink/coordinator/requests/audit_queue.py": "WAITING_MAX, before a request is put in",

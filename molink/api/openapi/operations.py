@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
+from molink.api.openai.batches.schemas import BatchBody
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openapi import answers
@@ -25,11 +26,13 @@ STATUSES: Mapping[int, str] = {
     403: "The key does not open this, or the page's origin or the server's name is not allowed.",
     404: "There is nothing here, or no model of this name.",
     408: "The body did not come in time.",
+    409: "It has ended, or something under way needs it.",
     413: "The body is too large.",
     415: "The body is no JSON by its content type.",
     429: "The key's rate or the caller's share is used up.",
     503: "No ring serves now; `Retry-After` says when to ask again.",
     504: "The request's `timeout_s` ran out before the first token.",
+    507: "The server's disk is full.",
 }
 """Why each error is answered."""
 
@@ -38,6 +41,7 @@ OF_COUNTS = (*OF_POSTS, 404)
 OF_ANSWERS = (*OF_COUNTS, 504)
 OF_ORDERS = (400, 401, 403, 408, 413, 415, 503)
 OF_GETS = (401, 403)
+OF_FILES = (*OF_GETS, 400, 404, 503, 507)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,33 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         answers.TokenCount,
         ResponsesBody,
         {"input": "Tell me of rings."},
+    ),
+    ("POST", "/v1/files"): Operation(
+        INFERENCE,
+        "Keep a file of requests for a batch (a form with `purpose` and `file`)",
+        errors=(*OF_FILES, 408, 413, 415, 429),
+    ),
+    ("GET", "/v1/files"): Operation(INFERENCE, "List your files", errors=OF_FILES),
+    ("GET", "/v1/files/{id}"): Operation(INFERENCE, "Describe a file", errors=OF_FILES),
+    ("DELETE", "/v1/files/{id}"): Operation(INFERENCE, "Remove a file", errors=(*OF_FILES, 409)),
+    ("GET", "/v1/files/{id}/content"): Operation(
+        INFERENCE, "Read a file", errors=OF_FILES, content_type="application/jsonl"
+    ),
+    ("POST", "/v1/batches"): Operation(
+        INFERENCE,
+        "Answer a file's requests in idle room",
+        body=BatchBody,
+        errors=(*OF_COUNTS, 507),
+        example={
+            "input_file_id": "file-1",
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        },
+    ),
+    ("GET", "/v1/batches"): Operation(INFERENCE, "List your batches", errors=OF_FILES),
+    ("GET", "/v1/batches/{id}"): Operation(INFERENCE, "See how far a batch is", errors=OF_FILES),
+    ("POST", "/v1/batches/{id}/cancel"): Operation(
+        INFERENCE, "Cancel a batch", errors=(*OF_FILES, 409, 415, 429)
     ),
     ("POST", "/v1/messages"): _generates(
         "Continue a conversation, as Anthropic's Messages",

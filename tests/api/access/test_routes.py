@@ -39,6 +39,15 @@ INFERENCE = {
     ("POST", "/v1/responses/input_tokens"),
     ("GET", "/v1/responses/{id}"),
     ("DELETE", "/v1/responses/{id}"),
+    ("POST", "/v1/files"),
+    ("GET", "/v1/files"),
+    ("GET", "/v1/files/{id}"),
+    ("DELETE", "/v1/files/{id}"),
+    ("GET", "/v1/files/{id}/content"),
+    ("POST", "/v1/batches"),
+    ("GET", "/v1/batches"),
+    ("GET", "/v1/batches/{id}"),
+    ("POST", "/v1/batches/{id}/cancel"),
 }
 
 WATCH = {("GET", f"/{name}") for name in ("cluster", "metrics", "plan")}

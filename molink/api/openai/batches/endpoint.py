@@ -1,0 +1,397 @@
+"""`/v1/files` and `/v1/batches`: OpenAI's batch API over a folder of this server.
+
+Each key sees its own files and batches alone, an admin's too; who asks without a key sees those of
+all who do. A folder serves one server at a time: another one says so when it is asked.
+"""
+
+import asyncio
+import re
+import secrets
+import shutil
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from aiohttp import BodyPartReader, web
+
+from molink.api.backend import Backend
+from molink.api.body import checked_body
+from molink.api.callers import caller_of
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.openai.batches.asking import ENDPOINTS, ask, owners_caller
+from molink.api.openai.batches.idle_service import IdleService
+from molink.api.openai.batches.lines import read_lines
+from molink.api.openai.batches.runner import BatchRunner
+from molink.api.openai.batches.schemas import BatchBody
+from molink.api.openai.batches.store import (
+    FILES_MAX,
+    OWNER_BYTES_MAX,
+    UNFINISHED_MAX,
+    BatchStore,
+    StoredBatch,
+    StoredFile,
+    removed,
+)
+from molink.config.data_dir import only_one
+from molink.errors import UserError
+from molink.json_object import JsonObject
+from molink.tasks import cancel, spawn
+
+FOLDER, LOCK_FILE = "batches", "lock"
+
+LINES_MAX, FILE_BYTES_MAX = 50_000, 200 * 2**20
+"""Lines and bytes of a file, as many as OpenAI takes."""
+
+FREE_BYTES_MIN = 2**30
+"""Bytes of the disk that files leave to the rest of the coordinator."""
+
+PIECE_BYTES, PIECE_S = 2**20, 30.0
+"""Bytes of an upload that are held, and how long the next ones may take."""
+
+FIELD_BYTES_MAX = 4096
+
+UPLOADS_MAX = 8
+"""Uploads at a time."""
+
+WINDOWS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+WINDOW_S_MAX = 7 * 86400
+
+LIST_MAX, LIST_DEFAULT = 100, 20
+
+FULL = "The server's disk is full: delete files, or send yours again later."
+
+Listed = TypeVar("Listed", StoredFile, StoredBatch)
+
+
+def add_batch_routes(app: web.Application, backend: Backend, data_dir: Path) -> None:
+    """Serve files and batches that lie below `data_dir`, and run the batches while `app` runs."""
+    desk = BatchDesk(data_dir / FOLDER, backend)
+    app.cleanup_ctx.append(desk.serve)
+    app.add_routes(
+        [
+            web.post("/v1/files", desk.post_file),
+            web.get("/v1/files", desk.get_files),
+            web.get("/v1/files/{id}", desk.get_file),
+            web.delete("/v1/files/{id}", desk.delete_file),
+            web.get("/v1/files/{id}/content", desk.get_content),
+            web.post("/v1/batches", desk.post_batch),
+            web.get("/v1/batches", desk.get_batches),
+            web.get("/v1/batches/{id}", desk.get_batch),
+            web.post("/v1/batches/{id}/cancel", desk.post_cancel),
+        ]
+    )
+
+
+@dataclass(slots=True)
+class BatchDesk:
+    """Handlers over one folder."""
+
+    folder: Path
+    backend: Backend
+    trouble: str = "Batches are not ready yet: send yours again later."
+    """Why nothing is served, while nothing is."""
+    _store: BatchStore | None = None
+    _runner: BatchRunner | None = None
+    _uploads: int = 0
+
+    async def serve(self, app: web.Application) -> AsyncIterator[None]:
+        """Hold the folder and run its batches, until the application is cleaned up."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(only_one("A server with batches", self.folder / LOCK_FILE))
+                store = stack.enter_context(closing(BatchStore.open(self.folder)))
+            except UserError as error:
+                self.trouble = str(error)
+                yield
+                return
+            idle = IdleService(self.backend.service)
+            beside = Backend(idle, self.backend.texts, self.backend.format)
+            asked = partial(ask, app, beside)
+            runner = BatchRunner(store, asked, partial(owners_caller, app), lambda: idle.wants_more)
+            self._store, self._runner = store, runner
+            running = spawn(idle.run()), spawn(runner.run())
+            yield
+            self._store = self._runner = None
+            await cancel(*running)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    async def post_file(self, request: web.Request) -> web.Response:
+        """Keep a file of requests, one a line: form fields `purpose` ("batch") and `file`."""
+        if self._uploads >= UPLOADS_MAX:
+            raise _refused(f"{UPLOADS_MAX} files come already: send yours later.", 429, None)
+        store, owner = self._opened, _owner(request)
+        await _on_disk(store.drop_old, time.time())
+        left = _left_to(await _on_disk(store.files, owner))
+        draft = store.draft()
+        self._uploads += 1
+        try:
+            name = await _received(request, draft, left)
+            lines = await _on_disk(_checked_lines, draft)
+            file = await _on_disk(store.keep, draft, owner, name, lines, time.time())
+        finally:
+            self._uploads -= 1
+            removed(draft)
+        return web.json_response(file.told)
+
+    async def get_files(self, request: web.Request) -> web.Response:
+        """The caller's files, newest first."""
+        files = await _on_disk(self._opened.files, _owner(request))
+        purpose = request.query.get("purpose")
+        wanted = [one for one in files if purpose in (None, one.purpose)]
+        return _page(request, wanted, [one.told for one in wanted])
+
+    async def get_file(self, request: web.Request) -> web.Response:
+        """One file, without its content."""
+        return web.json_response((await self._file(request)).told)
+
+    async def get_content(self, request: web.Request) -> web.StreamResponse:
+        """The lines of a file."""
+        file = await self._file(request)
+        headers = {"Content-Type": "application/jsonl"}
+        return web.FileResponse(self._opened.path(file.file_id), headers=headers)
+
+    async def delete_file(self, request: web.Request) -> web.Response:
+        """Remove a file, unless a batch still reads it."""
+        file = await self._file(request)
+        for batch in await _on_disk(self._opened.unfinished):
+            if batch.told["input_file_id"] == file.file_id:
+                raise _refused(
+                    f"The batch {batch.batch_id} reads it: cancel that first.", 409, "id"
+                )
+        await _on_disk(self._opened.delete, file)
+        return web.json_response({"id": file.file_id, "object": "file", "deleted": True})
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    async def post_batch(self, request: web.Request) -> web.Response:
+        """Answer each line of a file in idle room, within `completion_window`."""
+        store, owner, now = self._opened, _owner(request), int(time.time())
+        async with checked_body(request, BatchBody, self.backend.card) as body:
+            expires_at = now + _window_s(body.completion_window)
+            if body.endpoint not in ENDPOINTS:
+                known = ", ".join(ENDPOINTS)
+                raise _refused(
+                    f"'endpoint' is not served in batches: use {known}.", 400, "endpoint"
+                )
+        file = await _on_disk(store.file, owner, body.input_file_id)
+        if file is None or file.purpose != "batch":
+            raise _refused(
+                "'input_file_id' is no file of yours with the purpose 'batch': upload one to "
+                "/v1/files.",
+                404,
+                "input_file_id",
+            )
+        unfinished = sum(not one.has_ended for one in await _on_disk(store.batches, owner))
+        if unfinished >= UNFINISHED_MAX:
+            raise _refused(f"{UNFINISHED_MAX} batches of yours are under way: wait.", 429, None)
+        batch = _new_batch(owner, body, file, now, expires_at)
+        await _on_disk(store.save, batch)
+        self._running.changed()
+        return web.json_response(batch.told)
+
+    async def get_batches(self, request: web.Request) -> web.Response:
+        """The caller's batches, newest first."""
+        found = await _on_disk(self._opened.batches, _owner(request))
+        return _page(request, found, [self._running.told(one) for one in found])
+
+    async def get_batch(self, request: web.Request) -> web.Response:
+        """How far a batch is."""
+        return web.json_response(self._running.told(await self._batch(request)))
+
+    async def post_cancel(self, request: web.Request) -> web.Response:
+        """Ask no further line of a batch; what was answered is kept."""
+        async with self._running.lock:
+            batch = await self._batch(request)
+            if batch.has_ended:
+                raise _refused(f"The batch is {batch.told['status']} already.", 409, "id")
+            if batch.told["status"] != "cancelling":
+                batch = batch.changed(status="cancelling", cancelling_at=int(time.time()))
+                await _on_disk(self._opened.save, batch)
+            self._running.changed()
+            return web.json_response(self._running.told(batch) | {"status": "cancelling"})
+
+    # ---------------------------------------------------------------------------------------------
+
+    @property
+    def _opened(self) -> BatchStore:
+        if self._store is None:
+            raise ApiError(self.trouble, status=503, code="batches_unavailable")
+        return self._store
+
+    @property
+    def _running(self) -> BatchRunner:
+        if self._runner is None:
+            raise ApiError(self.trouble, status=503, code="batches_unavailable")
+        return self._runner
+
+    async def _file(self, request: web.Request) -> StoredFile:
+        found = await _on_disk(self._opened.file, _owner(request), request.match_info["id"])
+        return _found(found, "file", request)
+
+    async def _batch(self, request: web.Request) -> StoredBatch:
+        found = await _on_disk(self._opened.batch, _owner(request), request.match_info["id"])
+        return _found(found, "batch", request)
+
+
+def _owner(request: web.Request) -> str:
+    return caller_of(request).key_id or ""
+
+
+def _refused(sentence: str, status: int, param: str | None) -> ApiError:
+    return ApiError(sentence, status=status, param=param)
+
+
+def _found(found: Listed | None, what: str, request: web.Request) -> Listed:
+    if found is None:
+        name = request.match_info["id"][:NAME_CHARS_SHOWN]
+        raise _refused(
+            f"There is no {what} '{name}' of yours: check its id and your key.", 404, "id"
+        )
+    return found
+
+
+Result = TypeVar("Result")
+
+
+async def _on_disk(work: Callable[..., Result], *values: object) -> Result:
+    """Result of what may wait for the disk. Raises ApiError (507) when that fails."""
+    try:
+        return await asyncio.to_thread(work, *values)
+    except (OSError, sqlite3.Error):
+        raise ApiError(FULL, status=507, code="insufficient_storage") from None
+
+
+def _left_to(files: list[StoredFile]) -> int:
+    """Bytes that an owner of these files may still send."""
+    left = OWNER_BYTES_MAX - sum(one.size for one in files)
+    if len(files) >= FILES_MAX or left <= 0:
+        sentence = f"You have {FILES_MAX} files or {OWNER_BYTES_MAX} bytes: delete some first."
+        raise ApiError(sentence, status=413, code="too_many_files")
+    return left
+
+
+async def _received(request: web.Request, draft: Path, bytes_left: int) -> str:
+    """Name of the form's file, which was written to `draft` as it came."""
+    name, purpose = None, None
+    try:
+        async for part in await request.multipart():
+            if not isinstance(part, BodyPartReader):
+                raise _refused("The form holds a form: send 'purpose' and 'file'.", 400, None)
+            if part.name == "file":
+                name = part.filename or "file"
+                await _written(part, draft, min(bytes_left, FILE_BYTES_MAX))
+            elif part.name == "purpose":
+                purpose = (await _in_time(part.read_chunk(FIELD_BYTES_MAX))).decode(
+                    errors="replace"
+                )
+    except (ValueError, web.RequestPayloadError):
+        raise _refused(
+            "The body is no form with 'purpose' and 'file': send one.", 400, None
+        ) from None
+    if purpose != "batch":
+        raise _refused("'purpose' must be 'batch': nothing else is kept here.", 400, "purpose")
+    if name is None:
+        raise _refused("'file' is missing: add it to the form.", 400, "file")
+    return name[:256]
+
+
+async def _written(part: BodyPartReader, draft: Path, bytes_max: int) -> None:
+    """Write a part, of which at most PIECE_BYTES are held. Raises ApiError for too much of it."""
+    size = lines = 0
+    with await _on_disk(draft.open, "wb") as file:
+        while piece := await _in_time(part.read_chunk(PIECE_BYTES)):
+            size, lines = size + len(piece), lines + piece.count(b"\n")
+            if size > bytes_max or lines > LINES_MAX:
+                raise ApiError(
+                    f"The file is over {LINES_MAX} lines or {bytes_max} bytes: send it in parts.",
+                    status=413,
+                    param="file",
+                    code="file_too_large",
+                )
+            if await _on_disk(_free_bytes, draft.parent) < FREE_BYTES_MIN + len(piece):
+                raise ApiError(FULL, status=507, code="insufficient_storage")
+            await _on_disk(file.write, piece)
+        await _on_disk(file.flush)
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+async def _in_time(piece: Awaitable[bytes]) -> bytes:
+    try:
+        async with asyncio.timeout(PIECE_S):
+            return await piece
+    except TimeoutError:
+        raise _refused(
+            "The file did not come in time: send all of it at once.", 408, None
+        ) from None
+
+
+def _checked_lines(draft: Path) -> int:
+    lines = sum(1 for _ in read_lines(draft))
+    if not lines:
+        raise _refused("The file holds no line: send one request a line.", 400, "file")
+    return lines
+
+
+def _window_s(window: str) -> int:
+    """Seconds of a completion window. Raises ApiError for one that is over or too long."""
+    found = re.fullmatch(r"(\d{1,6})([smhd])", window)
+    seconds = int(found[1]) * WINDOWS[found[2]] if found else 0
+    if not 0 < seconds <= WINDOW_S_MAX:
+        raise _refused(
+            "'completion_window' must end in the future, within 7 days: send a number and s, m, h "
+            "or d, such as 24h.",
+            400,
+            "completion_window",
+        )
+    return seconds
+
+
+def _new_batch(
+    owner: str, body: BatchBody, file: StoredFile, now: int, expires_at: int
+) -> StoredBatch:
+    batch_id = f"batch_{secrets.token_hex(12)}"
+    told: JsonObject = {
+        "id": batch_id,
+        "object": "batch",
+        "endpoint": body.endpoint,
+        "errors": None,
+        "input_file_id": file.file_id,
+        "completion_window": body.completion_window,
+        "status": "validating",
+        "output_file_id": None,
+        "error_file_id": None,
+        "created_at": now,
+        "expires_at": expires_at,
+        "request_counts": {"total": file.lines, "completed": 0, "failed": 0},
+        "metadata": body.metadata,
+    }
+    return StoredBatch(batch_id, owner, told)
+
+
+def _page(
+    request: web.Request, found: list[StoredFile] | list[StoredBatch], told: list[JsonObject]
+) -> web.Response:
+    """Part of a list behind `after`, at most `limit` long."""
+    limit, after = request.query.get("limit", str(LIST_DEFAULT)), request.query.get("after")
+    if not re.fullmatch(r"\d{1,5}", limit) or int(limit) < 1:
+        raise _refused(f"'limit' must be 1 to {LIST_MAX}: correct it.", 400, "limit")
+    at = next((place + 1 for place, one in enumerate(told) if one["id"] == after), 0)
+    part = told[at : at + min(LIST_MAX, int(limit))]
+    return web.json_response(
+        {
+            "object": "list",
+            "data": part,
+            "first_id": part[0]["id"] if part else None,
+            "last_id": part[-1]["id"] if part else None,
+            "has_more": at + len(part) < len(told),
+        }
+    )

@@ -1,0 +1,94 @@
+"""Each key sees its own files and batches; what was answered outlives the server."""
+
+from contextlib import closing
+
+import openai
+import pytest
+
+from molink.api.access import Access
+from molink.api.keys.live_keys import LiveKeys
+from molink.api.keys.store import KeyStore
+from molink.api.openai.batches import runner
+from tests.api.openai.batches.conftest import CHAT, line, lines_of, made, until
+
+
+def client_of(url, key="none"):
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+
+
+@pytest.fixture
+def keys(tmp_path):
+    with closing(KeyStore.open(tmp_path)) as store, closing(KeyStore.open(tmp_path)) as read:
+        yield store, LiveKeys(read)
+
+
+async def test_each_key_sees_its_own(service, start, keys):
+    store, live = keys
+    made_keys = [
+        store.create(1.0, scope=one) for one in ("inference", "inference", "admin", "watch")
+    ]
+    url, _ = await start(service, Access(live))
+    own, other, admin, watch = (client_of(url, secret) for _, secret in made_keys)
+    batch = await made(own, line("a"))
+    batch = await until(own, batch.id, "completed")
+    assert service.requests[0].key_id == made_keys[0][0].key_id
+    assert live.usage(made_keys[0][0]).answer_tokens == 3
+    for client in (other, admin):
+        assert (await client.files.list()).data == [] == (await client.batches.list()).data
+        for call in (
+            client.files.content(batch.output_file_id),
+            client.files.retrieve(batch.input_file_id),
+            client.files.delete(batch.input_file_id),
+            client.batches.retrieve(batch.id),
+            client.batches.cancel(batch.id),
+            client.batches.create(
+                input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"
+            ),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                await call
+    with pytest.raises(openai.PermissionDeniedError, match="scope"):
+        await watch.files.list()
+
+
+async def test_a_batch_ends_when_its_owners_key_is_revoked(service, start, keys, monkeypatch):
+    monkeypatch.setattr(runner, "CHECKED_S", 0.0)
+    service.events_before_hold = 1
+    store, live = keys
+    key, secret = store.create(1.0)
+    url, _ = await start(service, Access(live))
+    async with client_of(url, secret) as client:
+        await made(client, line("a"))
+        await service.holding.acquire()
+    store.revoke(key.key_id, 2.0)
+    await service.closed.acquire()
+
+
+async def test_a_server_that_starts_again_asks_only_what_has_no_answer(service, start, tmp_path):
+    service.events_before_hold = 2
+    url, stop = await start(service)
+    content = b"".join(line(name, max_tokens=2) for name in "abc") + line("d") + line("d")
+    client = client_of(url)
+    batch = await made(client, content)
+    await service.holding.acquire()
+    while (await client.batches.retrieve(batch.id)).request_counts.failed < 1:
+        pass
+    await stop()
+    asked = len(service.requests)
+    service.events_before_hold = None
+    url, _ = await start(service)
+    client = client_of(url)
+    batch = await until(client, batch.id, "completed")
+    assert len(service.requests) == asked + 1
+    told = await lines_of(client, batch.output_file_id)
+    assert sorted(one["custom_id"] for one in told) == ["a", "b", "c", "d"]
+    (repeated,) = await lines_of(client, batch.error_file_id)
+    assert repeated["error"]["code"] == "duplicate_custom_id"
+
+
+async def test_a_folder_serves_one_server_at_a_time(service, start):
+    await start(service)
+    url, _ = await start(service)
+    with pytest.raises(openai.InternalServerError, match="already") as caught:
+        await client_of(url).files.list()
+    assert caught.value.status_code == 503
