@@ -44,7 +44,7 @@ from molink.report.cluster import RelayReport
 from molink.serving.drafter import draft_model, tail_drafts
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel
-from molink.stage_protocol.messages import DraftModel
+from molink.stage_protocol.draft_model import DraftModel
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
 

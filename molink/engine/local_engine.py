@@ -47,7 +47,8 @@ from molink.engine_protocol.values import (
 from molink.errors import LenderLostError, UnsupportedModelError, UserError
 from molink.hardware.host import read_main_memory
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import Borrow, DraftModel, LoadStage, StageWork
+from molink.stage_protocol.draft_model import DraftModel
+from molink.stage_protocol.messages import Borrow, LoadStage, StageWork
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.changes import OutwardChange

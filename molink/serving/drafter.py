@@ -19,7 +19,7 @@ from molink.errors import UserError
 from molink.printable import plain_line
 from molink.serving.foreign_drafters import check_drafts_here
 from molink.serving.served_model import ServedModel, load_tokenizer, public_name
-from molink.stage_protocol.messages import DraftModel
+from molink.stage_protocol.draft_model import DraftModel
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from annotated_types import Ge, Le, MaxLen, Predicate
 from molink.checkpoint.kv_format import KvDtype
 from molink.errors import FrameError
 from molink.json_object import JsonObject
-from molink.printable import plain_line
 from molink.stage_protocol.cache_room import CacheRoom
+from molink.stage_protocol.draft_model import TROUBLE_CHARS_MAX, DraftModel
 from molink.stage_protocol.health import FIGURE_MAX, RoomOffer, StageHealth
 from molink.stage_protocol.lan_lease import LanLease
 from molink.wire.curve_keys import CurveKeys, check_keys
@@ -40,13 +40,8 @@ Name = Annotated[str, MaxLen(20), Predicate(str.isprintable)]
 Reason = Annotated[str, MaxLen(200), Predicate(str.isprintable)]
 """A clause for a person."""
 
-TROUBLE_CHARS_MAX = 400
-
 Trouble = Annotated[str, MaxLen(TROUBLE_CHARS_MAX), Predicate(str.isprintable)]
 """A sentence for a person, with what else has been said of it."""
-
-DRAFTER_KV_TOKENS_MAX = 65_536
-"""Tokens of a drafter's KV, at most: 16 users of 4,000 tokens. Further ones are served without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +73,6 @@ WORK_FIELDS = (
     *("drafts", "lan_lease"),
 )
 """Fields of a stage's work, in the order of the command that loads it."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftModel:
-    """Model that drafts for a ring: a small one on its head, or an assistant on its tail."""
-
-    model: str
-    """A local directory, or a hub id."""
-    layers: Annotated[int, Ge(1)]
-    name: Annotated[str, Predicate(str.isprintable)]
-    """Name for people."""
-    kv_tokens: Annotated[int, Ge(1)] = DRAFTER_KV_TOKENS_MAX
-    """Tokens of KV that it may hold."""
-    refused: str = ""
-    """Why it is not to draft; empty: it is."""
-    reads_from: Annotated[int, Ge(0)] | None = None
-    """The first layer of the ring's model whose KV it reads, on the tail; None: it drafts on the
-    head, by tokens alone."""
-
-    @property
-    def trouble(self) -> str:
-        """A sentence on why it does not draft; empty: it is to."""
-        if not self.refused:
-            return ""
-        sentence = f"The ring serves without the drafter {self.name}: {self.refused}"
-        return plain_line(sentence)[:TROUBLE_CHARS_MAX]
-
-
-def drafts_beside(layers: tuple[int, int], reads_from: int | None) -> bool:
-    """Whether a model that drafts stands beside a stage's layers [start, end): the first ones, or
-    those that it `reads_from`."""
-    return layers[0] == 0 if reads_from is None else layers[0] <= reads_from < layers[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from molink.errors import MolinkError, StageError
 from molink.node.kept_cache import KeptCache
 from molink.node.stage_handle import StageHandle, WarmStage
 from molink.printable import plain_line
-from molink.stage_protocol.messages import DraftModel, LoadStage, drafts_beside
+from molink.stage_protocol.draft_model import DraftModel, drafts_beside
+from molink.stage_protocol.messages import LoadStage
 from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.membership import (
     MemberAdmission,

@@ -38,16 +38,10 @@ from molink.control.messages.base import (
 from molink.control.messages.cell import CellFacts
 from molink.control.versions import UNTOLD
 from molink.json_object import JsonObject
+from molink.stage_protocol.draft_model import DRAFTER_KV_TOKENS_MAX
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.lan_lease import LanLease
-from molink.stage_protocol.messages import (
-    DRAFTER_KV_TOKENS_MAX,
-    HEALTH,
-    LOADED,
-    StageLoaded,
-    StageReady,
-    StageWork,
-)
+from molink.stage_protocol.messages import HEALTH, LOADED, StageLoaded, StageReady, StageWork
 from molink_scheduler.kv.changes import AwayBlocks
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
 from molink_scheduler.resume import RESUMED_MAX

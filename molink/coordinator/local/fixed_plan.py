@@ -25,7 +25,8 @@ from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, P
 from molink.errors import UserError
 from molink.serving.served_model import public_name
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import DraftModel, LoadStage, drafts_beside
+from molink.stage_protocol.draft_model import DraftModel, drafts_beside
+from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.link.upload_budget import check_cap
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from molink.checkpoint.model_shape import ModelShape, PlannedModel
 from molink.control.messages.base import SENTENCE_CHARACTERS_MAX
 from molink.control.messages.payloads import AssignedDrafter, WeightsSource
 from molink.errors import UserError
-from molink.stage_protocol.messages import DRAFTER_KV_TOKENS_MAX, DraftModel
+from molink.stage_protocol.draft_model import DRAFTER_KV_TOKENS_MAX, DraftModel
 from molink_scheduler.model_cost import ModelCost
 
 USERS = 16

@@ -37,7 +37,7 @@ from molink.coordinator.planning.placement_facts import (
     download_bytes_per_s,
 )
 from molink.coordinator.planning.plan_process import plan_beside
-from molink.stage_protocol.messages import DraftModel
+from molink.stage_protocol.draft_model import DraftModel
 from molink_scheduler.cell.far_lender import TOKEN_SHARE_MAX
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import (

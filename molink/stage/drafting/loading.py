@@ -12,8 +12,9 @@ from molink.engine_protocol.values import Prepared
 from molink.errors import NoRoomError, StageError, UserError
 from molink.stage.drafting.drafters import Drafters
 from molink.stage.drafting.model_drafter import ModelDrafter
+from molink.stage_protocol.draft_model import DraftModel
 from molink.stage_protocol.health import DRAFTER_CHARS_MAX
-from molink.stage_protocol.messages import DraftModel, LoadStage
+from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 log = logging.getLogger(__name__)

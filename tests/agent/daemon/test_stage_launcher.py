@@ -9,7 +9,7 @@ import pytest
 from molink.control.messages.payloads import AssignedDrafter, AssignedWork, WeightsSource
 from molink.errors import StageError, WeightsError
 from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import DraftModel
+from molink.stage_protocol.draft_model import DraftModel
 from molink_agent.daemon import stage_launcher
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.limits.lent import FREE_MEMORY, Lent

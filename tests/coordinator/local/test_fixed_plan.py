@@ -17,7 +17,7 @@ from molink.coordinator.local.local_node import DirectRoutes
 from molink.coordinator.nodes.node import Node
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
-from molink.stage_protocol.messages import DraftModel
+from molink.stage_protocol.draft_model import DraftModel
 from molink_scheduler.units import GB
 from tests.coordinator.examples import WORK
 from tests.node.test_stage_manager import JOIN

@@ -22,7 +22,7 @@ from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.placement_facts import FactsMaker
 from molink.errors import UserError
 from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
-from molink.stage_protocol.messages import DraftModel
+from molink.stage_protocol.draft_model import DraftModel
 from molink_scheduler.placement import Goal
 from tests.coordinator.examples import WORK, costs_of
 from tests.coordinator.planning.test_model_planner import ANNA, BERT, COST, MIB, cluster

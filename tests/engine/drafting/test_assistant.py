@@ -8,7 +8,8 @@ import pytest
 from molink.engine.drafting import assistant as assistants
 from molink.engine.layers import kept_attention
 from molink.engine.local_engine import LocalEngine
-from molink.stage_protocol.messages import DraftModel, LoadStage, StageWork
+from molink.stage_protocol.draft_model import DraftModel
+from molink.stage_protocol.messages import LoadStage, StageWork
 from molink_scheduler.batch import KeptState, Release
 from tests.engine.drafting.assistant_checkpoints import SETTINGS, SOURCES, save_assisted
 from tests.engine.drafting.tail_checkpoints import change_tensors

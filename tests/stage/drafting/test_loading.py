@@ -9,14 +9,8 @@ from molink.models import DEMO_DRAFTER_DIR, DEMO_MODEL_DIR
 from molink.stage.drafting.copying import Copying
 from molink.stage.drafting.drafters import Drafters
 from molink.stage.drafting.loading import add_model
-from molink.stage_protocol.messages import (
-    TROUBLE_CHARS_MAX,
-    DraftModel,
-    LoadStage,
-    StageWork,
-    decode_line,
-    encode_line,
-)
+from molink.stage_protocol.draft_model import TROUBLE_CHARS_MAX, DraftModel
+from molink.stage_protocol.messages import LoadStage, StageWork, decode_line, encode_line
 from tests.engine.recurrent.hybrids import small_model
 from tests.engine.tiny_models import LAYERS, save_tiny
 
