@@ -51,8 +51,8 @@ from molink.stage_protocol.draft_model import DraftModel
 from molink.stage_protocol.messages import Borrow, LoadStage, StageWork
 from molink_scheduler.batch import Batch, Release
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.capacity import BLOCKS_HERE_MIN
 from molink_scheduler.kv.changes import OutwardChange
-from molink_scheduler.kv.own_room import BLOCKS_HERE_MIN
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.extension import HasRows
 from molink_scheduler.units import gb_text

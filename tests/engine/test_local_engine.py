@@ -1,4 +1,4 @@
-"""An engine computes behind its eight methods what its executor computes, and tells no torch."""
+"""An engine computes behind its ten methods what its executor computes, and tells no torch."""
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

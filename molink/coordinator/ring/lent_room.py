@@ -13,8 +13,7 @@ from molink.coordinator.ring.agent_stage import AgentStage
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.kv.capacity import Offer
-from molink_scheduler.kv.own_room import requests_beside_lender
+from molink_scheduler.kv.capacity import Offer, requests_beside_lender
 
 
 def own_tokens(stage: AgentStage) -> int:

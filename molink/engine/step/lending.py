@@ -20,7 +20,7 @@ from molink.engine_protocol.lender import Lender, LentKv, LentLayer
 from molink.errors import UnsupportedModelError
 from molink_scheduler.batch import Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
-from molink_scheduler.kv.own_room import PASSING_SHARE, requests_beside_lender
+from molink_scheduler.kv.capacity import PASSING_SHARE, requests_beside_lender
 
 PIECE_BYTES = 32 * 2**20
 """Bytes of blocks that go at a time: 10 ms over a socket."""

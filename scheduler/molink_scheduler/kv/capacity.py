@@ -7,6 +7,10 @@ counts less first, preempts whom it must, and says so in the stream of releases;
 places back only when that word has come, and has heard of its last offer. A word may have been sent
 before that offer came to the head, so each stage numbers its offers.
 
+A stage with a lender has room of its own besides, where all that is written lies: a quarter of it
+is for the rows of a step, a quarter for cached blocks on their way in, and a half holds three
+blocks of each request, so it never lacks a block where it writes.
+
 Rejected: a word without numbers. Where one stage lowers and raises its offer while another one
 lowers, a stage that gives back at the first word that it gets holds less than the head counts with.
 
@@ -19,6 +23,16 @@ from typing import NamedTuple
 
 STAGES_MAX = 512
 """Stages that one word names: each holds a layer at least, and no model has more."""
+
+BLOCKS_HERE_MIN = 16
+"""Fewest blocks of its own of a stage that has a lender: two requests, and steps of 64 rows."""
+
+PASSING_SHARE = 4
+"""Part of its own memory that is for the rows of a step, and for cached blocks on their way in."""
+
+REQUEST_BLOCKS = 3
+"""Blocks of each request in the other half: the last two, which never go, and one that a step
+needs which interrupts another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +97,8 @@ class StageRoom:
         """The head counts with a capacity, from here on in the stream of its releases."""
         if capacity.heard[:1] == (self.number,):
             self.blocks = self.offered
+
+
+def requests_beside_lender(blocks_here: int) -> int:
+    """Requests that may hold blocks at a time, of a stage with so many blocks of its own."""
+    return max(1, blocks_here // (2 * REQUEST_BLOCKS))

@@ -48,7 +48,7 @@ LATE_S_MAX = 0.005
 that is foretold is made room for where such forecasts were lately off by less."""
 
 WEIGHT_OF_NEWEST_ERROR = 0.25
-"""As of a round in its smoothed length (`DecodeClock`)."""
+"""Weight of the newest error in the mean, as of a round in its smoothed length (`DecodeClock`)."""
 
 
 @dataclass(slots=True)

@@ -63,7 +63,7 @@ class ErrorSummary(NamedTuple):
     p50_s: float
     p95_s: float
     p50_share: float
-    """As a share of the T_a that was forecast."""
+    """Error as a share of the T_a that was forecast."""
     p95_share: float
 
     @property

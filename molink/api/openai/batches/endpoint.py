@@ -41,13 +41,14 @@ from molink.config.data_dir import only_one
 from molink.errors import UserError
 from molink.json_object import JsonObject
 from molink.tasks import cancel, spawn
+from molink_scheduler.units import GIB
 
 FOLDER, LOCK_FILE = "batches", "lock"
 
 LINES_MAX, FILE_BYTES_MAX = 50_000, 200 * 2**20
 """Lines and bytes of a file, as many as OpenAI takes."""
 
-FREE_BYTES_MIN = 2**30
+FREE_BYTES_MIN = GIB
 """Bytes of the disk that files leave to the rest of the coordinator."""
 
 PIECE_BYTES, PIECE_S = 2**20, 30.0

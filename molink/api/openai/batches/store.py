@@ -16,6 +16,7 @@ from typing import Any
 
 from molink.control.sqlite_file import open_database
 from molink.json_object import JsonObject
+from molink_scheduler.units import GIB
 
 FILE_NAME = "batches.sqlite"
 
@@ -23,7 +24,7 @@ KEPT_S = 30 * 24 * 3600
 """Seconds after which a file, and a batch that has ended, is removed: OpenAI keeps outputs as
 long."""
 
-FILES_MAX, OWNER_BYTES_MAX = 1000, 2 * 2**30
+FILES_MAX, OWNER_BYTES_MAX = 1000, 2 * GIB
 """Most files of one owner, and most bytes of them together; outputs count for what comes next."""
 
 UNFINISHED_MAX = 50
