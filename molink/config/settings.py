@@ -105,6 +105,11 @@ class ServeSettings:
         if not KV_DEVICE.fullmatch(self.attention_device):
             got = repr(self.attention_device)[:80]
             raise UserError(f"--attention-device must be host or cuda:N, got {got}.")
+        if self.attention_device and self.ring.kv_host_tokens:
+            raise UserError(
+                "--kv-host-tokens lends a stage room beside its own, and --attention-device has "
+                "all of its KV elsewhere: leave one of them out."
+            )
         if self.layers is not None:
             from molink.config.layer_split import check_layers  # Its planner is loaded with it.
 

@@ -122,6 +122,16 @@ def test_malformed_layers_are_refused_before_the_model_is_opened(layers, says):
         serve_settings(nodes=2, layers=layers)
 
 
+def test_kv_is_not_apart_from_its_weights_and_lent_too():
+    with pytest.raises(UserError, match="leave one of them out"):
+        serve_settings(attention_device="host", kv_host_tokens=4096)
+
+
+def test_kv_apart_from_its_weights_lies_on_a_device():
+    with pytest.raises(UserError, match="must be host or cuda:N, got 'moon'"):
+        serve_settings(attention_device="moon")
+
+
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1"])
 def test_settings_that_only_the_model_can_refuse_pass(device):
     settings = serve_settings(nodes=2, layers="0-4,4-1000", device=device)
