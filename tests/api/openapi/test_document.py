@@ -8,9 +8,13 @@ from pydantic import BaseModel
 
 from molink.api import create_app
 from molink.api.admin import add_admin_routes
+from molink.api.backend import Backend
 from molink.api.cell import add_cell_routes
 from molink.api.cluster_routes import add_plan_route
+from molink.api.chat import ChatFormat
+from molink.api.openai.batches.endpoint import add_batch_routes
 from molink.api.openai.chat_schemas import ChatBody
+from molink.api.openai.logprobs import TokenTexts
 from molink.api.openapi.document import described_routes, openapi_document
 from molink.api.openapi.operations import OPERATIONS
 from molink.api.schemas import CompletionBody, GenerateBody
@@ -22,11 +26,13 @@ FOLDER = Path(__file__).parents[3] / "molink/api/openapi"
 
 
 @pytest.fixture
-def app(service):
+def app(service, tmp_path):
     app = create_app(service)
     add_plan_route(app, "m", None)
     add_admin_routes(app, FakeAdmin())
     add_cell_routes(app, FakeCell())
+    backend = Backend(service, TokenTexts(service), ChatFormat.of(service.card.tokenizer))
+    add_batch_routes(app, backend, tmp_path)
     return app
 
 
