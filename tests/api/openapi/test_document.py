@@ -10,8 +10,8 @@ from molink.api import create_app
 from molink.api.admin import add_admin_routes
 from molink.api.backend import Backend
 from molink.api.cell import add_cell_routes
-from molink.api.cluster_routes import add_plan_route
 from molink.api.chat import ChatFormat
+from molink.api.cluster_routes import add_plan_route
 from molink.api.openai.batches.endpoint import add_batch_routes
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.logprobs import TokenTexts
