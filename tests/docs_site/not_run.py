@@ -41,6 +41,8 @@ NOT_RUN = {
     r"molink up MODEL --drafter .*": "tests/end_to_end/test_agents_draft.py has agents fetch one",
     r"molink serve demo .* --drafter .*": "tests/end_to_end/test_drafts.py serves so",
     r"molink serve MODEL --nodes 3 --link 100:30 --queue-s .*": "a model that is written first",
+    r"molink serve MODEL --device cpu --attention-device host": "a model of the reader's; "
+    "tests/end_to_end/test_attention_device.py serves so",
     r"molink import .*": "models of gigabytes; tests/importing imports small ones",
     r"molink serve Qwen3-8B-int4": "the folder that the import above it makes",
     r"molink bench .*": "ten minutes; tests/bench runs shorter ones",
