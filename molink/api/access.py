@@ -182,10 +182,10 @@ def _admit(access: Access, request: web.Request) -> None:
 def _check_content_type(request: web.Request) -> None:
     is_form = request.path in FORM_PATHS
     wanted = "multipart/form-data" if is_form else "application/json"
+    says = "The body must be a form" if is_form else "The body must be JSON"
     if request.content_type != wanted:
         raise ApiError(
-            f"The body must be {'a form' if is_form else 'JSON'}: send the header 'Content-Type: "
-            f"{wanted}'.",
+            f"{says}: send the header 'Content-Type: {wanted}'.",
             status=415,
             code="unsupported_media_type",
         )
