@@ -22,9 +22,9 @@ from typing import NamedTuple
 LINES_MAX = 32
 """Sequences of batches at a time: ring and links of home PCs are full with fewer."""
 
-BEGINNING_MAX = 4
+BEGINNING_MAX = 1
 """Sequences that have no token yet, on a ring that nobody else uses: a prompt under way is not
-interrupted, so a newcomer waits for those."""
+interrupted, so a newcomer waits for these."""
 
 SLOWER = 1.05
 """Times as long for a gap of others, at most."""

@@ -79,7 +79,7 @@ def replace_seen(one: Seen, **fields) -> Seen:
 
 def test_a_ring_that_nobody_uses_is_filled():
     ring = Ring(lambda n: 0.06)
-    ring.plays(3.0)
+    ring.plays(10.0)
     assert len(ring.own) == LINES_MAX
 
 
@@ -115,7 +115,7 @@ def test_who_costs_others_nothing_goes_on_beside_them():
 
 def test_nothing_begins_while_another_waits_and_a_line_of_them_gets_all_room():
     ring = Ring(lambda n: 0.1)
-    ring.plays(3.0)
+    ring.plays(10.0)
     ring.room._gaps = {n: replace(ring.room._gaps[LINES_MAX]) for n in range(1, 70)}
     ring.comes(waits=True)
     ring.plays(QUEUED_S - 2 * LOOK_S)
