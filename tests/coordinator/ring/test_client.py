@@ -34,6 +34,7 @@ from molink.wire.frames import (
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.codec_choice import choose_codec
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.capacity import Offer
 from molink_scheduler.request import SamplingParams
 from tests.coordinator.ring.ring_serving import (
     LENGTH,
@@ -266,6 +267,8 @@ async def test_a_request_that_the_head_lets_lie_has_an_answer_or_an_error_in_a_m
     monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: times.now))
     async with Serving() as s:
         s.client.ring.terms = SimpleNamespace(ring=RingTerms(1000))
+        for stage in s.client.ring.stages:
+            stage.offer = Offer(0, 64)
         served, first = await asked(s, max_tokens=62)
         s.links.tell(TokenSample(first, 7))
         lying, request_id = await asked(s)
