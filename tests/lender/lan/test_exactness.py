@@ -134,7 +134,7 @@ def test_one_that_is_killed_at_any_message_costs_no_token(owner, message, tiny_l
     owner.until_ended(lease)  # the second: no other test finds it.
 
 
-@pytest.mark.parametrize("message", swept(range(1, 101), *range(1, 101, 50)))
+@pytest.mark.parametrize("message", swept(range(1, 73), *range(1, 73, 36)))
 def test_one_that_is_killed_beside_a_lost_stage_costs_no_token(owner, message, tiny_llama):
     directory, wanted = tiny_llama
     stages = load_stages(directory, (0, 3, LAYERS))
