@@ -58,7 +58,7 @@ def loaded(load: LoadStage, told: socket.socket) -> StageExecutor:
     engine = LocalEngine()
 
     def progress(fraction: float) -> None:
-        _tell(told, fraction=fraction)
+        _send(told, fraction=fraction)
 
     engine.prepare(replace(load, work=work, attention_device=""), progress)
     (stage,) = parts_of(engine.executor)
@@ -94,9 +94,9 @@ def serve(control: socket.socket) -> None:
     except MolinkError as error:
         is_user, is_full = isinstance(error, UserError), isinstance(error, NoRoomError)
         reason = str(error)[:REASON_CHARACTERS]
-        _tell(control, refused=reason, user_fault=is_user, device_full=is_full)
+        _send(control, refused=reason, user_fault=is_user, device_full=is_full)
         return
-    _tell(control, **asdict(facts(stage)))
+    _send(control, **asdict(facts(stage)))
     gc.collect()
     gc.freeze()  # A collection in a fork would write to, and so copy, all that it shares.
 
@@ -109,7 +109,7 @@ def serve(control: socket.socket) -> None:
     ForkServer(control, compute).run()
 
 
-def _tell(control: socket.socket, **fields: object) -> None:
+def _send(control: socket.socket, **fields: object) -> None:
     control.sendall(json.dumps(fields).encode())
 
 

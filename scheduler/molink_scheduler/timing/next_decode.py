@@ -68,13 +68,13 @@ class ErrorSummary(NamedTuple):
 
     @property
     def shares_text(self) -> str:
-        """As in `8 / 22 % of T_a in 120 forecasts`."""
+        """Both shares for a person, as in `8 / 22 % of T_a in 120 forecasts`."""
         p50, p95 = 100 * self.p50_share, 100 * self.p95_share
         return f"{p50:.0f} / {p95:.0f} % of T_a in {self.judged} forecasts"
 
     @classmethod
     def of(cls, errors: Sequence[tuple[float, float]]) -> "ErrorSummary":
-        """Of (seconds, share) pairs; zeros where there are none."""
+        """A summary of (seconds, share) pairs; zeros where there are none."""
         seconds, shares = sorted(one[0] for one in errors), sorted(one[1] for one in errors)
         found = [_percentile(of, q) for of in (seconds, shares) for q in (0.5, 0.95)]
         return cls(len(errors), *found)

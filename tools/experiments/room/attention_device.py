@@ -58,7 +58,7 @@ class Answer:
         return longest - statistics.median(self.gaps_s)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def row_ms(self) -> dict[str, Any]:
         """What a report says of it, in milliseconds."""
         gaps_ms = [gap * 1e3 for gap in self.gaps_s]
         pause_ms = self.pause_s * 1e3 if self.killed_s else None
@@ -139,18 +139,20 @@ async def _run(
     first = next(iter(found.values()))
     rows = [_row(name, answers, first) for name, answers in found.items()]
     show(markdown_table(("ring", "answers", "others", "ms a token p50", "pauses, ms"), rows))
-    told: dict[str, Any] = {name: [one.told for one in answers] for name, answers in found.items()}
-    write_report(out, "attention_device", told | {"model": model, "stages": stages})
+    results: dict[str, Any] = {
+        name: [one.row_ms for one in answers] for name, answers in found.items()
+    }
+    write_report(out, "attention_device", results | {"model": model, "stages": stages})
 
 
 def _row(name: str, answers: Sequence[Answer], plain: Sequence[Answer]) -> list[str]:
     others = sum(a.tokens != b.tokens for a, b in zip(answers, plain, strict=True))
     token_ms = statistics.median(gap for one in answers for gap in one.gaps_s) * 1e3
     pauses_ms = sorted(one.pause_s * 1e3 for one in answers if one.killed_s)
-    told = ""
+    pause_text = ""
     if pauses_ms:
-        told = " / ".join(f"{percentile(pauses_ms, q):.0f}" for q in (50, 95, 100))
-    return [name, str(len(answers)), str(others), f"{token_ms:.1f}", told]
+        pause_text = " / ".join(f"{percentile(pauses_ms, q):.0f}" for q in (50, 95, 100))
+    return [name, str(len(answers)), str(others), f"{token_ms:.1f}", pause_text]
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Load:
     _since: float = 0.0
 
     def clear(self) -> None:
-        """Begin to count."""
+        """Forget what was counted, and count from now on."""
         self.gaps, self.firsts, self.tokens, self.busy_s = [], [], 0, 0.0
         self._since = time.monotonic()
 

@@ -71,25 +71,25 @@ Listed = TypeVar("Listed", StoredFile, StoredBatch)
 
 def add_batch_routes(app: web.Application, backend: Backend, data_dir: Path) -> None:
     """Serve files and batches that lie below `data_dir`, and run the batches while `app` runs."""
-    desk = BatchDesk(data_dir / FOLDER, backend)
-    app.cleanup_ctx.append(desk.serve)
+    handlers = BatchHandlers(data_dir / FOLDER, backend)
+    app.cleanup_ctx.append(handlers.serve)
     app.add_routes(
         [
-            web.post("/v1/files", desk.post_file),
-            web.get("/v1/files", desk.get_files),
-            web.get("/v1/files/{id}", desk.get_file),
-            web.delete("/v1/files/{id}", desk.delete_file),
-            web.get("/v1/files/{id}/content", desk.get_content),
-            web.post("/v1/batches", desk.post_batch),
-            web.get("/v1/batches", desk.get_batches),
-            web.get("/v1/batches/{id}", desk.get_batch),
-            web.post("/v1/batches/{id}/cancel", desk.post_cancel),
+            web.post("/v1/files", handlers.post_file),
+            web.get("/v1/files", handlers.get_files),
+            web.get("/v1/files/{id}", handlers.get_file),
+            web.delete("/v1/files/{id}", handlers.delete_file),
+            web.get("/v1/files/{id}/content", handlers.get_content),
+            web.post("/v1/batches", handlers.post_batch),
+            web.get("/v1/batches", handlers.get_batches),
+            web.get("/v1/batches/{id}", handlers.get_batch),
+            web.post("/v1/batches/{id}/cancel", handlers.post_cancel),
         ]
     )
 
 
 @dataclass(slots=True)
-class BatchDesk:
+class BatchHandlers:
     """Handlers over one folder."""
 
     folder: Path
@@ -138,18 +138,18 @@ class BatchDesk:
         finally:
             self._uploads -= 1
             removed(draft)
-        return web.json_response(file.told)
+        return web.json_response(file.api_object)
 
     async def get_files(self, request: web.Request) -> web.Response:
         """The caller's files, newest first."""
         files = await _on_disk(self._opened.files, _owner(request))
         purpose = request.query.get("purpose")
         wanted = [one for one in files if purpose in (None, one.purpose)]
-        return _page(request, wanted, [one.told for one in wanted])
+        return _page(request, wanted, [one.api_object for one in wanted])
 
     async def get_file(self, request: web.Request) -> web.Response:
         """One file, without its content."""
-        return web.json_response((await self._file(request)).told)
+        return web.json_response((await self._file(request)).api_object)
 
     async def get_content(self, request: web.Request) -> web.StreamResponse:
         """The lines of a file."""
@@ -161,7 +161,7 @@ class BatchDesk:
         """Remove a file, unless a batch still reads it."""
         file = await self._file(request)
         for batch in await _on_disk(self._opened.unfinished):
-            if batch.told["input_file_id"] == file.file_id:
+            if batch.api_object["input_file_id"] == file.file_id:
                 raise _refused(
                     f"The batch {batch.batch_id} reads it: cancel that first.", 409, "id"
                 )
@@ -194,28 +194,28 @@ class BatchDesk:
         batch = _new_batch(owner, body, file, now, expires_at)
         await _on_disk(store.save, batch)
         self._running.changed()
-        return web.json_response(batch.told)
+        return web.json_response(batch.api_object)
 
     async def get_batches(self, request: web.Request) -> web.Response:
         """The caller's batches, newest first."""
         found = await _on_disk(self._opened.batches, _owner(request))
-        return _page(request, found, [self._running.told(one) for one in found])
+        return _page(request, found, [self._running.api_object(one) for one in found])
 
     async def get_batch(self, request: web.Request) -> web.Response:
         """How far a batch is."""
-        return web.json_response(self._running.told(await self._batch(request)))
+        return web.json_response(self._running.api_object(await self._batch(request)))
 
     async def post_cancel(self, request: web.Request) -> web.Response:
         """Ask no further line of a batch; what was answered is kept."""
         async with self._running.lock:
             batch = await self._batch(request)
             if batch.has_ended:
-                raise _refused(f"The batch is {batch.told['status']} already.", 409, "id")
-            if batch.told["status"] != "cancelling":
+                raise _refused(f"The batch is {batch.api_object['status']} already.", 409, "id")
+            if batch.api_object["status"] != "cancelling":
                 batch = batch.changed(status="cancelling", cancelling_at=int(time.time()))
                 await _on_disk(self._opened.save, batch)
             self._running.changed()
-            return web.json_response(self._running.told(batch) | {"status": "cancelling"})
+            return web.json_response(self._running.api_object(batch) | {"status": "cancelling"})
 
     # ---------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ def _new_batch(
     owner: str, body: BatchBody, file: StoredFile, now: int, expires_at: int
 ) -> StoredBatch:
     batch_id = f"batch_{secrets.token_hex(12)}"
-    told: JsonObject = {
+    api_object: JsonObject = {
         "id": batch_id,
         "object": "batch",
         "endpoint": body.endpoint,
@@ -375,24 +375,24 @@ def _new_batch(
         "request_counts": {"total": file.lines, "completed": 0, "failed": 0},
         "metadata": body.metadata,
     }
-    return StoredBatch(batch_id, owner, told)
+    return StoredBatch(batch_id, owner, api_object)
 
 
 def _page(
-    request: web.Request, found: list[StoredFile] | list[StoredBatch], told: list[JsonObject]
+    request: web.Request, found: list[StoredFile] | list[StoredBatch], api_object: list[JsonObject]
 ) -> web.Response:
     """Part of a list behind `after`, at most `limit` long."""
     limit, after = request.query.get("limit", str(LIST_DEFAULT)), request.query.get("after")
     if not re.fullmatch(r"\d{1,5}", limit) or int(limit) < 1:
         raise _refused(f"'limit' must be 1 to {LIST_MAX}: correct it.", 400, "limit")
-    at = next((place + 1 for place, one in enumerate(told) if one["id"] == after), 0)
-    part = told[at : at + min(LIST_MAX, int(limit))]
+    at = next((place + 1 for place, one in enumerate(api_object) if one["id"] == after), 0)
+    part = api_object[at : at + min(LIST_MAX, int(limit))]
     return web.json_response(
         {
             "object": "list",
             "data": part,
             "first_id": part[0]["id"] if part else None,
             "last_id": part[-1]["id"] if part else None,
-            "has_more": at + len(part) < len(told),
+            "has_more": at + len(part) < len(api_object),
         }
     )

@@ -123,12 +123,12 @@ class IdleService:
 
     @property
     def request_log(self) -> RequestLog:
-        """That of the service."""
+        """Log of the requests that the service has had."""
         return self.service.request_log
 
     @property
     def events(self) -> EventLedger:
-        """Those of the cluster."""
+        """Ledger of what has happened in the cluster."""
         return self.service.events
 
     def cluster(self) -> ClusterReport:

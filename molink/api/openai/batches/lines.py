@@ -142,8 +142,8 @@ class Answers:
         prefix = f"batch_req_{batch_id.removeprefix('batch_')}_"
         answers = cls(prefix, AnswerFile(output), AnswerFile(errors))
         for file in (answers.output, answers.errors):
-            for told in file.mended():
-                answers._count(told)
+            for answer_line in file.mended():
+                answers._count(answer_line)
         return answers
 
     @property
@@ -154,22 +154,22 @@ class Answers:
     def answered(self, line: Line, status: int, request_id: str, body: JsonObject) -> None:
         """Keep what a line was answered. Raises OSError, having kept nothing."""
         response = {"status_code": status, "request_id": request_id, "body": body}
-        told = self._told(line.number, line.custom_id) | {"response": response}
-        self._keep(told, self.output if status == 200 else self.errors)
+        answer_line = self._answer_line(line.number, line.custom_id) | {"response": response}
+        self._keep(answer_line, self.output if status == 200 else self.errors)
 
     def refused(self, number: int, error: LineError) -> None:
         """Keep why a line has no answer. Raises OSError, having kept nothing."""
         reason = {"code": error.code, "message": str(error)}
-        self._keep(self._told(number, error.custom_id) | {"error": reason}, self.errors)
+        self._keep(self._answer_line(number, error.custom_id) | {"error": reason}, self.errors)
 
-    def _keep(self, told: JsonObject, file: AnswerFile) -> None:
-        """Of a line the first answer counts. May be called from any thread."""
+    def _keep(self, answer_line: JsonObject, file: AnswerFile) -> None:
+        """Write an answer down, unless its line has one: the first counts. For any thread."""
         with self._lock:
-            if _number(told) not in self.done:
-                file.append(told)
-                self._count(told)
+            if _number(answer_line) not in self.done:
+                file.append(answer_line)
+                self._count(answer_line)
 
-    def _told(self, number: int, custom_id: str | None) -> JsonObject:
+    def _answer_line(self, number: int, custom_id: str | None) -> JsonObject:
         return {
             "id": f"{self.prefix}{number}",
             "custom_id": custom_id,
@@ -177,13 +177,13 @@ class Answers:
             "error": None,
         }
 
-    def _count(self, told: JsonObject) -> None:
-        self.done.add(_number(told))
-        response, error = told["response"] or {}, told["error"] or {}
+    def _count(self, answer_line: JsonObject) -> None:
+        self.done.add(_number(answer_line))
+        response, error = answer_line["response"] or {}, answer_line["error"] or {}
         self.completed += response.get("status_code") == 200
-        if told["custom_id"] is not None and error.get("code") != DUPLICATE:
-            self.custom_ids.add(told["custom_id"])
+        if answer_line["custom_id"] is not None and error.get("code") != DUPLICATE:
+            self.custom_ids.add(answer_line["custom_id"])
 
 
-def _number(told: JsonObject) -> int:
-    return int(told["id"].rpartition("_")[2])
+def _number(answer_line: JsonObject) -> int:
+    return int(answer_line["id"].rpartition("_")[2])

@@ -68,12 +68,12 @@ class OpenBatch:
     @property
     def endpoint(self) -> str:
         """Path to which its lines go."""
-        return str(self.record.told["endpoint"])
+        return str(self.record.api_object["endpoint"])
 
     @property
     def expires_at(self) -> float:
         """When its completion window is over."""
-        return float(self.record.told["expires_at"])
+        return float(self.record.api_object["expires_at"])
 
     def next_line(self) -> Line | None:
         """The next line to ask; those that cannot be asked are noted. None: there is none. Raises
@@ -95,7 +95,7 @@ class OpenBatch:
     def refuse_rest(self, status: str) -> None:
         """Note of each line without an answer why it has none. Raises OSError."""
         code, sentence = UNASKED[status]
-        path = self.answers.output.path.with_name(self.record.told["input_file_id"])
+        path = self.answers.output.path.with_name(self.record.api_object["input_file_id"])
         for number, raw in read_lines(path) if path.exists() else ():
             if number not in self.answers.done:
                 name = _custom_id(number, raw, self.endpoint)
@@ -133,10 +133,10 @@ class BatchRunner:
         """A batch was made, or is to be cancelled."""
         self._changed.set()
 
-    def told(self, batch: StoredBatch) -> JsonObject:
+    def api_object(self, batch: StoredBatch) -> JsonObject:
         """The batch as its owner reads it, with the lines done so far."""
         opened = self._open.get(batch.batch_id)
-        return batch.told if opened is None else batch.told | _counted(opened)
+        return batch.api_object if opened is None else batch.api_object | _counted(opened)
 
     async def run(self) -> None:
         """Go on until cancelled; what is under way then is asked again at the next start."""
@@ -172,12 +172,12 @@ class BatchRunner:
         if (known := self._open.get(record.batch_id)) is not None:
             known.record = record
             return
-        path, input_file = self.store.path, record.told["input_file_id"]
+        path, input_file = self.store.path, record.api_object["input_file_id"]
         outputs = path(output_id(record)), path(error_id(record))
         answers = await asyncio.to_thread(Answers.of, record.batch_id, *outputs)
         caller = await asyncio.to_thread(self.caller_of, record.owner)
         now = self.clock()
-        if record.told["status"] == "validating":
+        if record.api_object["status"] == "validating":
             record = record.changed(status="in_progress", in_progress_at=int(now))
             await asyncio.to_thread(self.store.save, record)
         lines = read_lines(path(input_file))
@@ -186,7 +186,7 @@ class BatchRunner:
     async def _ending(self, opened: OpenBatch) -> str | None:
         """The status in which a batch ends now; None: it goes on."""
         now = self.clock()
-        if opened.record.told["status"] == "cancelling":
+        if opened.record.api_object["status"] == "cancelling":
             return "cancelled"
         if now >= opened.expires_at:
             return "expired"
@@ -267,6 +267,6 @@ def error_id(batch: StoredBatch) -> str:
 
 
 def _counted(opened: OpenBatch) -> JsonObject:
-    total = opened.record.told["request_counts"]["total"]
+    total = opened.record.api_object["request_counts"]["total"]
     done = {"completed": opened.answers.completed, "failed": opened.answers.failed}
     return {"request_counts": {"total": total, **done}}

@@ -51,11 +51,11 @@ MIGRATIONS = (
         owner TEXT NOT NULL,
         created INTEGER NOT NULL,
         has_ended INTEGER NOT NULL,
-        told TEXT NOT NULL
+        api_object TEXT NOT NULL
     )
     """,
 )
-"""Times are whole seconds since 1970; `told` is a batch as its owner reads it."""
+"""Times are whole seconds since 1970; `api_object` is a batch as its owner reads it."""
 
 FILE_COLUMNS = "id, owner, filename, purpose, bytes, lines, created"
 
@@ -76,7 +76,7 @@ class StoredFile:
     created: int
 
     @property
-    def told(self) -> JsonObject:
+    def api_object(self) -> JsonObject:
         """The file as OpenAI's object."""
         return {
             "id": self.file_id,
@@ -96,17 +96,17 @@ class StoredBatch:
 
     batch_id: str
     owner: str
-    told: JsonObject
+    api_object: JsonObject
     """The batch as OpenAI's object."""
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing of it will be computed any more."""
-        return self.told["status"] in ENDED
+        return self.api_object["status"] in ENDED
 
     def changed(self, **fields: Any) -> "StoredBatch":
         """The batch with other fields."""
-        return replace(self, told=self.told | fields)
+        return replace(self, api_object=self.api_object | fields)
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class BatchStore:
         return next((one for one in self.files(owner) if one.file_id == file_id), None)
 
     def delete(self, file: StoredFile) -> None:
-        """Remove a file."""
+        """Remove a file, and what is known of it."""
         with self._transaction() as db:
             db.execute("DELETE FROM files WHERE id = ?", (file.file_id,))
         self.path(file.file_id).unlink(missing_ok=True)
@@ -184,13 +184,14 @@ class BatchStore:
 
     def save(self, batch: StoredBatch) -> None:
         """Keep a batch as it is now."""
-        told, created = json.dumps(batch.told), batch.told["created_at"]
-        row = batch.batch_id, batch.owner, created, batch.has_ended, told
+        api_object, created = json.dumps(batch.api_object), batch.api_object["created_at"]
+        row = batch.batch_id, batch.owner, created, batch.has_ended, api_object
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO batches (id, owner, created, has_ended, told) VALUES (?, ?, ?, ?, ?) "
+                "INSERT INTO batches (id, owner, created, has_ended, api_object) "
+                "VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (id) DO UPDATE "
-                "SET has_ended = excluded.has_ended, told = excluded.told",
+                "SET has_ended = excluded.has_ended, api_object = excluded.api_object",
                 row,
             )
 
@@ -205,17 +206,17 @@ class BatchStore:
     def unfinished(self) -> list[StoredBatch]:
         """Batches of all owners that have not ended, the first deadline first."""
         found = self._batches("NOT has_ended ORDER BY created, rowid", ())
-        return sorted(found, key=lambda one: one.told["expires_at"])
+        return sorted(found, key=lambda one: one.api_object["expires_at"])
 
     def _batches(self, where: str, values: tuple[str, ...]) -> list[StoredBatch]:
-        query = f"SELECT id, owner, told FROM batches WHERE {where}"
+        query = f"SELECT id, owner, api_object FROM batches WHERE {where}"
         with self._lock:
             rows = self._db.execute(query, values).fetchall()
-        return [StoredBatch(one, owner, json.loads(told)) for one, owner, told in rows]
+        return [StoredBatch(one, owner, json.loads(api_object)) for one, owner, api_object in rows]
 
     def drop_old(self, now: float) -> None:
         """Remove what is kept no longer; what unfinished batches read stays."""
-        read = {one.told["input_file_id"] for one in self.unfinished()}
+        read = {one.api_object["input_file_id"] for one in self.unfinished()}
         with self._lock:
             query = f"SELECT {FILE_COLUMNS} FROM files WHERE created < ?"
             old = [StoredFile(*row) for row in self._db.execute(query, (now - KEPT_S,))]

@@ -1,5 +1,6 @@
 """Each key sees its own files and batches; what was answered outlives the server."""
 
+import asyncio
 from contextlib import closing
 
 import openai
@@ -9,6 +10,8 @@ from molink.api.access import Access
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KeyStore
 from molink.api.openai.batches import runner
+from molink.api.openai.batches.endpoint import FOLDER
+from molink.api.openai.batches.store import BatchStore
 from tests.api.openai.batches.conftest import CHAT, line, lines_of, made, until
 
 
@@ -51,17 +54,26 @@ async def test_each_key_sees_its_own(service, start, keys):
         await watch.files.list()
 
 
-async def test_a_batch_ends_when_its_owners_key_is_revoked(service, start, keys, monkeypatch):
+async def test_a_batch_fails_when_its_owners_key_is_revoked(
+    service, start, keys, monkeypatch, tmp_path
+):
     monkeypatch.setattr(runner, "CHECKED_S", 0.0)
     service.events_before_hold = 1
     store, live = keys
     key, secret = store.create(1.0)
-    url, _ = await start(service, Access(live))
+    url, stop = await start(service, Access(live))
     async with client_of(url, secret) as client:
-        await made(client, line("a"))
+        batch = await made(client, line("a"))
         await service.holding.acquire()
     store.revoke(key.key_id, 2.0)
-    await service.closed.acquire()
+    async with asyncio.timeout(20):
+        await service.closed.acquire()
+        with closing(BatchStore.open(tmp_path / FOLDER)) as written:
+            while any(one.batch_id == batch.id for one in written.unfinished()):  # noqa: ASYNC110 - a server
+                await asyncio.sleep(0.02)
+            (ended,) = written.batches(str(key.key_id))
+    assert ended.api_object["status"] == "failed"
+    await stop()
 
 
 async def test_a_server_that_starts_again_asks_only_what_has_no_answer(service, start, tmp_path):
