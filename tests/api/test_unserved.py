@@ -22,14 +22,6 @@ async def client(service, serve):
         ("Audio", lambda c: c.audio.speech.create(model="m", voice="v", input="x")),
         ("Audio", lambda c: c.audio.transcriptions.create(model="m", file=b"wav")),
         ("Moderation", lambda c: c.moderations.create(input="x")),
-        ("Files", lambda c: c.files.create(file=b"x", purpose="batch")),
-        ("Files", lambda c: c.files.retrieve("file-1")),
-        (
-            "Batches",
-            lambda c: c.batches.create(
-                completion_window="24h", endpoint="/v1/responses", input_file_id="f"
-            ),
-        ),
         ("Fine-tuning", lambda c: c.fine_tuning.jobs.create(model="m", training_file="f")),
         ("Vector stores", lambda c: c.vector_stores.create()),
         ("Answers are not kept", lambda c: c.chat.completions.retrieve("chatcmpl-1")),
