@@ -12,7 +12,7 @@ from molink.engine.local_engine import LocalEngine
 from molink.engine_protocol.values import StepInputs
 from molink.errors import FrameError
 from molink.stage.cache import handing, taking
-from molink.stage.cache.pair import ANSWER, HELLO, MAGIC, RECORD, TEXT_BYTES, introduce
+from molink.stage.cache.pair import ANSWER, HELLO, MAGIC, RECORD, introduce
 from molink.stage.cache.pairing import paired
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage_protocol.cache_room import CacheRoom
@@ -232,7 +232,7 @@ def test_what_nobody_takes_makes_room(pair, monkeypatch):
 @pytest.mark.parametrize(
     "said",
     [
-        b"GET / HTTP/1.1\r\n\r\n" + bytes(TEXT_BYTES),
+        b"GET / HTTP/1.1\r\n\r\n".ljust(HELLO.size),
         HELLO.pack(MAGIC, b"other layers"),
     ],
 )
