@@ -78,7 +78,7 @@ async def test_each_answer_is_that_of_one_ring_alone(tools, model):
         assert min(cached(answer), cached(other)) >= 16 * ((len(turn) - 1) // 16)
 
         requests = (await tools.get(server.url, "/cluster/requests"))["requests"]
-        assert ring_numbers(requests) == {rings["decode"]["number"]}
+        assert ring_numbers(requests) == {rings["decode"]["ring"]}
 
 
 @pytest.mark.parametrize("stage", [0, 1])
