@@ -8,6 +8,7 @@ pair fails a request, or changes a token of it.
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -22,6 +23,10 @@ from molink_scheduler.routing.roles import Role, is_handed_over, pairs_of
 
 LOOK_S = 0.1
 """Between two looks whether the ring that computes a prompt still stands."""
+
+SALT_BYTES = 8
+"""Of a group that nobody else is in: what the pair has cached of a prompt and the ring that answers
+has lost is computed again there, since only what is computed is handed over."""
 
 ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 
@@ -71,32 +76,43 @@ class RingRoles:
         """The request, with word of what was handed over for it to the ring that answers, once its
         prompt is computed; as it is where nothing was."""
         giver = self.giver(taker, rings)
-        if giver is None or not _is_worth_it(taker, request):
+        if giver is None:
+            return request
+        cached = _cached_tokens(taker, request)
+        if not _may_be_handed(request, cached):
             return request
         timeline = RequestTimeline("", len(request.prompt_token_ids), 1, request.key_id)
         timeline.submitted(giver.number, giver.stages, time.monotonic())
         epoch = giver.client.ring.epoch
-        if not await _is_computed(giver, _prompt_of(request, timeline)):
+        salt = request.cache_salt
+        if _cached_tokens(giver, request) > cached:
+            salt = secrets.token_hex(SALT_BYTES)
+        if not await _is_computed(giver, _prompt_of(request, salt, timeline)):
             return request
         return replace(request, handed=(epoch, timeline.attempts[-1].number))
 
 
-def _is_worth_it(taker: ServingRing, request: GenerationRequest) -> bool:
-    """Whether the prompt is long enough, and cached like others."""
+def _cached_tokens(ring: ServingRing, request: GenerationRequest) -> int:
+    return ring.client.met_by(request, ring.tokens_per_s).cached_tokens
+
+
+def _may_be_handed(request: GenerationRequest, cached_tokens: int) -> bool:
+    """Whether enough of the prompt is to be computed, and is cached like others."""
     sampling = request.sampling
     if sampling.prompt_logprobs is not None or sampling.kv_budget < 1.0:
         return False
-    cached = taker.client.met_by(request, taker.tokens_per_s).cached_tokens
-    return is_handed_over(len(request.prompt_token_ids), cached)
+    return is_handed_over(len(request.prompt_token_ids), cached_tokens)
 
 
-def _prompt_of(request: GenerationRequest, timeline: RequestTimeline) -> GenerationRequest:
+def _prompt_of(
+    request: GenerationRequest, salt: str, timeline: RequestTimeline
+) -> GenerationRequest:
     return GenerationRequest(
         request.prompt_token_ids,
         ONE_TOKEN,
         request.key_id,
         request.priority,
-        cache_salt=request.cache_salt,
+        cache_salt=salt,
         timeline=timeline,
         packed=request.packed,
     )

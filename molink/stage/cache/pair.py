@@ -77,7 +77,7 @@ class Blocks(NamedTuple):
     epoch: int
     request_id: int
     first: int
-    count: int
+    blocks: int
 
 
 def computed_by(load: LoadStage, layers: Prepared) -> str:

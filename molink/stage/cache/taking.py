@@ -224,11 +224,11 @@ class TakingPair:
 
     def _take_record(self, link: socket.socket) -> None:
         which = Blocks(*read_struct(link, RECORD))
-        record_bytes = which.count * self.block_bytes
-        if not 0 < which.count <= RECORD_BLOCKS_MAX or record_bytes > HELD_BYTES_MAX:
-            raise FrameError(f"a record of {which.count:,} blocks")
-        blocks_BW = np.empty((which.count, self.block_bytes), np.uint8)
-        read_exactly(link, memoryview(blocks_BW.reshape(-1)))
+        record_bytes = which.blocks * self.block_bytes
+        if not 0 < which.blocks <= RECORD_BLOCKS_MAX or record_bytes > HELD_BYTES_MAX:
+            raise FrameError(f"a record of {which.blocks:,} blocks")
+        blocks_BW = np.empty((which.blocks, self.block_bytes), np.uint8)
+        read_exactly(link, blocks_BW.reshape(-1).data)
         self._keep(which, blocks_BW)
 
     def _keep(self, which: Blocks, blocks_BW: BlockBytes) -> None:

@@ -9,14 +9,22 @@ from molink.coordinator.requests.hand_over import RingRoles
 from molink.coordinator.requests.intake import Intake
 from molink.errors import RingError
 from molink.wire.frames import Cancel, ChangeCache, FinishReason, Submit, TokenSample
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.changes import TakeBlocks
 from molink_scheduler.routing.roles import Role
 from tests.coordinator.requests.test_ring_routing import Rings
+from tests.coordinator.ring import ring_serving
 from tests.coordinator.ring.ring_serving import FakeStage, until
 
 PREFILL, DECODE = 0, 1
 PROMPT = [*range(3, 99)] * 2
 EPOCH = 1
+
+
+@pytest.fixture(autouse=True)
+def _caching_terms(monkeypatch):
+    terms = SimpleNamespace(ring=RingTerms(4096, prefix_cache=True))
+    monkeypatch.setattr(ring_serving, "TERMS", terms)
 
 
 class Paired(Rings):
@@ -89,6 +97,19 @@ async def test_what_is_cached_there_is_not_computed_elsewhere():
         await rings.given()
         await rings.answer(DECODE)
         assert await rings.ask([*PROMPT, 7, 7, 7]) == DECODE
+
+
+async def test_what_only_the_pair_has_cached_is_computed_again_there():
+    """In a group of its own: else none of it would be handed over."""
+    async with Paired() as rings:
+        await rings.ask(PROMPT, cache_salt="mine")
+        await rings.computed()
+        await rings.given()
+        await rings.answer(DECODE)
+        rings.rings[DECODE].client.prospects.begins_anew()
+        await rings.ask(PROMPT, cache_salt="mine")
+        first, again = (one.request.cache_salt for one in rings.sent(PREFILL, Submit))
+        assert first == "mine" and again not in ("", "mine")
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
