@@ -172,7 +172,7 @@ class LocalEngine:
 
     def blocks_copied(self, numbers: Sequence[int]) -> BlockBytes | None:
         """Copies of cached blocks, which stay; None where one lies at a lender."""
-        return self._blocks.copied(numbers)
+        return self._blocks.blocks_copied(numbers)
 
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""

@@ -111,7 +111,7 @@ class BlocksOfParts:
                 assert_never(change)
         return None
 
-    def copied(self, numbers: Sequence[int]) -> values.BlockBytes | None:
+    def blocks_copied(self, numbers: Sequence[int]) -> values.BlockBytes | None:
         """Copies of blocks, packed, [B, W], which stay; None where one lies at a lender."""
         if not all(part.kv.is_here(one) for part in self.parts for one in numbers):
             return None
