@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from molink.coordinator.requests.audit_queue import AuditQueue
-from molink.coordinator.requests.intake import Intake, ServingRing
+from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.live_sequence import RequestStalledError
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError, RowsRefusedError

@@ -25,8 +25,8 @@ LOOK_S = 0.1
 """Between two looks whether the ring that computes a prompt still stands."""
 
 SALT_BYTES = 8
-"""Of a group that nobody else is in: what the pair has cached of a prompt and the ring that answers
-has lost is computed again there, since only what is computed is handed over."""
+"""Bytes of the name of a group that nobody else is in: what the pair has cached of a prompt and the
+ring that answers has lost is computed again there, since only what is computed is handed over."""
 
 ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 

@@ -25,8 +25,6 @@ from molink_scheduler.routing.ring_forecast import RingState, forecast_tpot_s, f
 from molink_scheduler.routing.session_homes import SessionHomes
 from molink_scheduler.waiting_line import WAIT_S
 
-__all__ = ["Intake", "ServingRing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Intake:
