@@ -118,7 +118,7 @@ async def test_a_ring_that_answers_goes_on_when_a_stage_of_it_is_lost(tools, mod
             requests = (await tools.get(server.url, "/cluster/requests"))["requests"]
             return any(one["tokens"] > 8 for one in requests)
 
-        await eventually(decodes, within_s=60)
+        await eventually(decodes, within_s=180)
         killed(rings["decode"]["stages"][1])
         status, answer = await asked
         assert (status, answer["token_ids"]) == (200, expected)

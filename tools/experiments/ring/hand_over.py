@@ -71,6 +71,7 @@ async def _measure(
             asked = time.perf_counter()
             beside = [first_token_s(await ring.ask(prompt_tokens, 2)) for _ in range(prompts)]
             ended = time.perf_counter()
+            rings = await _rings_of(ring, 1 + prompts)
             alone = [gap for _, gap in streams.gaps(began, asked)]
             gaps = [gap for _, gap in streams.gaps(asked, ended)]
     return Measured(
@@ -80,8 +81,18 @@ async def _measure(
             "gap alone p50": percentile(sorted(alone), 50),
             "gap p50": percentile(sorted(gaps), 50),
             "gap p99": percentile(sorted(gaps), 99),
-        }
+        },
+        {"rings that answered": rings},
     )
+
+
+async def _rings_of(ring: ServedRing, requests: int) -> list[int]:
+    """The rings that the latest requests are answered by: without roles, the prompts' is to be
+    another than the stream's."""
+    told = (await ring.client.get("/cluster/requests"))["requests"][:requests]
+    found = [one["attempts"][-1]["ring"] for one in told if one["attempts"]]
+    click.echo(f"answered by rings {found}", err=True)
+    return found
 
 
 @asynccontextmanager
