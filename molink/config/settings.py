@@ -22,6 +22,7 @@ from molink.config.link_schedule import LinkSchedule
 from molink.config.setting import REQUIRED, Typed, check_settings, setting
 from molink.config.toml_tables import ABOVE_0
 from molink.errors import UserError
+from molink_scheduler.routing.roles import Role, roles_of
 
 PORTS = (0, 65_535)
 
@@ -35,6 +36,10 @@ KV_DEVICE = re.compile(r"(host|cuda(:\d{1,3})?)?")
 """Whether it is there, only the stage can tell."""
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
+
+
+def _written_roles(roles: tuple[Role, ...] | None) -> str:
+    return "" if roles in (None, (Role.BOTH,)) else ",".join(roles or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,13 @@ class ServeSettings:
         REQUIRED,
         "Stage processes to start; without it as many as --layers names, else 3.",
         within=(1, PROCESSES_MAX),
+    )
+    roles: tuple[Role, ...] = setting(
+        "--roles ROLE,ROLE,...",
+        (Role.BOTH,),
+        "Several rings of --nodes stages each, and what each does: prefill computes prompts for a "
+        "decode ring, which answers; both does both.",
+        typed=Typed(str, roles_of, _written_roles),
     )
     layers: str | None = setting(
         "--layers A-B,B-C,...",
@@ -110,10 +122,26 @@ class ServeSettings:
                 "--kv-host-tokens lends a stage room beside its own, and --attention-device has "
                 "all of its KV elsewhere: leave one of them out."
             )
+        self._check_roles()
         if self.layers is not None:
             from molink.config.layer_split import check_layers  # Its planner is loaded with it.
 
             check_layers(self.layers, self.nodes)
+
+    def _check_roles(self) -> None:
+        """Raise UserError for roles that do not go with other settings."""
+        if len(self.roles) == 1:
+            return
+        if len(self.roles) * self.nodes > PROCESSES_MAX:
+            rings = f"--roles has {len(self.roles)} rings of {self.nodes} stages"
+            raise UserError(f"{rings}, and at most {PROCESSES_MAX} are started.")
+        if not self.ring.prefix_cache:
+            raise UserError(
+                "--roles hands over what a ring has cached, and --no-prefix-cache caches nothing: "
+                "leave one of them out."
+            )
+        if self.ring.standbys:
+            raise UserError("--standby stands by for one ring, and --roles has several.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

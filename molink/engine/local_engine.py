@@ -1,4 +1,4 @@
-"""The engine of a stage's process: the device's layers behind the ten methods of a stage.
+"""The engine of a stage's process: the device's layers behind the eleven methods of a stage.
 
 What passes the seam are numpy's rows and bytes of blocks, which are torch's memory seen in another
 way: nothing is copied for it. A full device, one that swaps, layers taken from a lost neighbour and
@@ -36,6 +36,7 @@ from molink.engine.step.watched_steps import WatchedSteps
 from molink.engine_protocol.computing import Computing
 from molink.engine_protocol.lender import Lender
 from molink.engine_protocol.values import (
+    BlockBytes,
     EngineReport,
     Fed,
     Held,
@@ -168,6 +169,10 @@ class LocalEngine:
     def blocks_out(self, change: OutwardChange) -> LeavingBlocks | None:
         """Keep, drop and put away cached blocks; what is put away from the device's memory."""
         return self._blocks.blocks_out(change)
+
+    def blocks_copied(self, numbers: Sequence[int]) -> BlockBytes | None:
+        """Copies of cached blocks, which stay; None where one lies at a lender."""
+        return self._blocks.blocks_copied(numbers)
 
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
         """Let the cache hold free blocks under these numbers, to be filled by another thread."""

@@ -1,1 +1,1 @@
-"""Protocol between a stage and its engine: ten methods, and the values that they take."""
+"""Protocol between a stage and its engine: eleven methods, and the values that they take."""

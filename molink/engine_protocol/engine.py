@@ -1,4 +1,4 @@
-"""The seam between a stage and what computes its layers: an engine, behind ten methods.
+"""The seam between a stage and what computes its layers: an engine, behind eleven methods.
 
 The stage owns links, the clock and the core's decisions; the engine owns the device, with weights,
 KV and states. What passes are plain values (`values`): a stage imports no torch, and whoever
@@ -88,6 +88,10 @@ class CachedBlocks(Protocol):
     def blocks_out(self, change: OutwardChange) -> BlocksOut | None:
         """Keep, drop and put away blocks as the head says; what is put away from here, to be copied
         by another thread, while steps go on."""
+
+    def blocks_copied(self, numbers: Sequence[int]) -> BlockBytes | None:
+        """Copies of cached blocks, packed, [B, W], which stay where they are; None where one lies
+        in no memory of the device's own."""
 
     def blocks_in(self, numbers: Sequence[int]) -> BlocksIn:
         """Let the cache hold free blocks under these numbers; they are to be filled by another

@@ -67,6 +67,9 @@ class GenerationRequest:
     where they say nothing."""
     prediction: tuple[int, ...] = ()
     """Tokens that the answer is expected to repeat; they change no answer."""
+    handed: tuple[int, int] | None = None
+    """Epoch of the ring that has computed the prompt for the one that answers, and its number of
+    the request there; None: the ring that answers computes it."""
     packed: bytes = field(default=b"", compare=False, repr=False)
     """Prompt as rings take it and directories of cached prefixes compare it; packed once, when the
     request is made."""

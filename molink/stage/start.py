@@ -11,6 +11,7 @@ from pathlib import Path
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared, RowsKept
 from molink.stage.cache.kept_index import kv_identity
+from molink.stage.cache.pairing import paired
 from molink.stage.cache.stage_cache import StageCache
 from molink.stage.drafting.copying import Copying
 from molink.stage.drafting.drafters import Drafters
@@ -70,7 +71,8 @@ def start_stage(
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys)
     identity = kv_identity(load, layers)
-    stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity)
+    pair_of = partial(paired, load, layers)
+    stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity, pair_of)
     steer(stage_cache.host.steered(links.handle))
     report(loaded_stage(layers, links, drafters.trouble, stage_cache.tiers))
     join = expect_join()

@@ -20,6 +20,7 @@ from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.draft_model import TROUBLE_CHARS_MAX, DraftModel
 from molink.stage_protocol.health import FIGURE_MAX, RoomOffer, StageHealth
 from molink.stage_protocol.lan_lease import LanLease
+from molink.stage_protocol.pairing import Pairing
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.kinds import Kinds
 from molink.wire.schema import Inline, Rules, Schema
@@ -97,6 +98,8 @@ class LoadStage:
     attention_device: Name = ""
     """Device with its KV, where its process attends while another one has the weights: "host", or a
     card; empty: KV lies with the weights."""
+    pairing: Pairing | None = None
+    """Its end of the hand-over of KV between two rings; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

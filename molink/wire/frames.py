@@ -47,6 +47,7 @@ from molink_scheduler.kv.changes import (
     KeepBlocks,
     LowerBlocks,
     RetainBlocks,
+    TakeBlocks,
 )
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
@@ -232,6 +233,7 @@ _CHANGE = Kinds[CacheChange](
         "fetch": FetchBlocks,
         "retain": RetainBlocks,
         "fold": FoldBlocks,
+        "take": TakeBlocks,
     },
     RULES,
 )

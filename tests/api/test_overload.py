@@ -11,7 +11,8 @@ import pytest
 
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import Intake, ServingRing
+from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.live_sequence import UNREAD_EVENTS_MAX
 from molink.coordinator.ring.prospects import RingProspects
 from molink.errors import OverloadedError

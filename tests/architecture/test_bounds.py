@@ -29,6 +29,8 @@ BOUNDED_ELSEWHERE = {
     "molink/coordinator/ring/links.py": "an inbound link's WAITING_MESSAGES_MAX and bytes",
     "molink/engine/device/transfers.py": "copies of one step",
     "molink/serving/answers/state_writer.py": "QUEUED_MAX, before a write is put in",
+    "molink/stage/cache/handing.py": "WAITING_BYTES_MAX, before blocks are put in",
+    "molink/stage/cache/taking.py": "FETCHES_MAX, by the table of blocks",
     "molink/stage/links.py": "each inbound link's WAITING_MESSAGES_MAX and bytes",
     "molink/stage/stage_process.py": "commands of the parent: one to load, one for each epoch",
     "molink/transport/curve.py": "WAITING_MAX, before a question is put in",

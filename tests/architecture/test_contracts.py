@@ -20,7 +20,7 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 
 OPTIONS = {
     "serve": (
-        "--host --port --link --nodes --standby --no-shadow --layers --dtype --device "
+        "--host --port --link --nodes --roles --standby --no-shadow --layers --dtype --device "
         "--threads --max-model-len --kv-tokens --kv-host-tokens --attention-device --kv "
         "--micro-batches "
         "--upload-mbps --wire "

@@ -14,7 +14,7 @@ from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.errors import RingError, UserError
 from molink.report.orders import CachesCleared, IntakeChanged, NodeOrdered
 from tests.coordinator.examples import HERE, PROFILE

@@ -23,7 +23,7 @@ from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.reports.cluster_report import ring_report, service_report
 from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import Ring
 from molink.report.cluster import ClusterReport

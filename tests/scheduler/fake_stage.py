@@ -12,6 +12,7 @@ from molink_scheduler.kv.changes import (
     Fetched,
     KeepBlocks,
     LowerBlocks,
+    TakeBlocks,
 )
 from molink_scheduler.stage.core import StageCore
 
@@ -39,6 +40,9 @@ class FakeStage:
     away: dict[int, list] = field(default_factory=dict)
     """Contents of each cached block below device memory, by its number; none of one that is
     lost."""
+    handed: dict[tuple[int, int], list[list]] = field(default_factory=dict)
+    """Contents of the blocks that another ring has handed over, by the request there; none of one
+    that has not come."""
 
     def compute(self, batch: Batch, chains: dict[int, list[int]]) -> None:
         """`chains`: of each request, what its KV must hold from its first token on."""
@@ -107,8 +111,10 @@ class FakeStage:
         good = True
         count = 0
         back = self.kv.bring_back(change.numbers)
+        is_taken = isinstance(change, TakeBlocks)
+        handed = iter(self.handed[change.source][change.first_block :] if is_taken else ())
         for number, block in zip(change.numbers, back, strict=True):
-            contents = self.away.pop(number)
+            contents = next(handed) if is_taken else self.away.pop(number)
             good = good and bool(contents)
             count += good
             for at in range(BLOCK_TOKENS):

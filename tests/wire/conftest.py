@@ -25,6 +25,7 @@ from molink_scheduler.kv.changes import (
     KeptBlocks,
     LowerBlocks,
     RetainBlocks,
+    TakeBlocks,
 )
 from molink_scheduler.kv.tiers import FILE, HOST
 from molink_scheduler.request import Request, SamplingParams
@@ -101,6 +102,7 @@ changes = st.one_of(
     st.builds(LowerBlocks, st.sampled_from([HOST, FILE]), runs),
     st.builds(FetchBlocks, ids, runs),
     st.builds(RetainBlocks, runs.map(lambda some: some[:1])),
+    st.builds(TakeBlocks, ids, runs, st.tuples(ids, ids), ids),
     st.builds(FoldBlocks, ids, st.integers(101, 2**20), st.integers(1, 100)),
 )
 

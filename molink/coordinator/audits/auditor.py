@@ -21,7 +21,7 @@ from molink.coordinator.audits.quarantine import EVIDENCE_FOLDER, Evidence, Quar
 from molink.coordinator.audits.rerun import SilentStagesError, rerun
 from molink.coordinator.requests.audit_queue import AnsweredRequest
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.errors import ErrorGuard, MolinkError
 from molink.report.cluster import AuditReport
 from molink.tasks import gathered

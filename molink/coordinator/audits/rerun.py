@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import aclosing, suppress
 
 from molink.coordinator.requests.audit_queue import AnsweredRequest
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest

@@ -12,6 +12,7 @@ from pathlib import Path
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, read_declared
 from molink.checkpoint.draft_layer import elsewhere
+from molink.checkpoint.mixers import NO_STATE
 from molink.checkpoint.quantized.too_large import FOR_PC, stage_refusal
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
 from molink.config.data_dir import state_dir
@@ -27,7 +28,9 @@ from molink.serving.served_model import public_name
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.draft_model import DraftModel, drafts_beside
 from molink.stage_protocol.messages import LoadStage
+from molink.stage_protocol.pairing import Pairing
 from molink_scheduler.link.upload_budget import check_cap
+from molink_scheduler.routing.roles import Role, pairs_of
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +69,10 @@ class RingPlan:
     """Device with its stages' KV, apart from the weights; empty: that lies with these."""
     trouble: str = ""
     """Why its tail does not draft although it was asked to, in a sentence."""
+    roles: tuple[Role, ...] = (Role.BOTH,)
+    """Role of each ring, all of which have these works."""
+    pairs_folder: str = ""
+    """Folder of the sockets of paired stages, which nobody else may enter."""
 
     def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
@@ -77,7 +84,17 @@ class RingPlan:
             cache_room=self.cache_room and self.cache_room.shared_by(self.nodes),
             drafter=self._drafter(work.layers),
             attention_device=self.attention_device,
+            pairing=self._pairing(index),
         )
+
+    def _pairing(self, index: int) -> Pairing | None:
+        """The end of a hand-over that a stage of a ring has; None: it has none."""
+        ring, stage = divmod(index, len(self.works))
+        pairs = pairs_of(self.roles)
+        taker = pairs.get(ring, ring)
+        if taker not in pairs.values():
+            return None
+        return Pairing(f"{self.pairs_folder}/pair-{taker}-{stage}", sends=ring in pairs)
 
     def _drafter(self, layers: tuple[int, int]) -> DraftModel | None:
         drafter = self.drafter
@@ -100,8 +117,10 @@ class RingPlan:
 
     def name(self, index: int) -> str:
         """Name of a node, and of the stage that it hosts at first."""
-        stages = len(self.works)
-        return f"stage {index}" if index < stages else f"standby {index - stages}"
+        ring, stage = divmod(index, len(self.works))
+        if len(self.roles) > 1:
+            return f"{self.roles[ring]} {ring}, stage {stage}"
+        return f"standby {index - len(self.works)}" if ring else f"stage {stage}"
 
     def stage_arguments(self, index: int) -> tuple[str, ...]:
         """Arguments of a stage's process."""
@@ -132,7 +151,8 @@ def fixed_plan(
     return RingPlan(
         path=path,
         works=tuple(replace(work, drafts=drafts) for work in works),
-        nodes=settings.nodes + settings.ring.standbys,
+        nodes=settings.nodes * len(settings.roles) + settings.ring.standbys,
+        roles=settings.roles,
         link=settings.link,
         upload_mbps=settings.upload_mbps,
         event_log=settings.event_log,
@@ -144,26 +164,37 @@ def fixed_plan(
 
 @dataclass(frozen=True, slots=True)
 class FixedPlanner:
-    """Planner whose only ring is what the operator asked for."""
+    """Planner whose rings are what the operator asked for."""
 
     node_ids: tuple[str, ...]
-    """Ids of the nodes that host the stages."""
+    """Ids of the nodes that host the stages, ring by ring."""
     works: tuple[AssignedWork, ...]
+    """Works of each ring."""
     standbys: int = 0
     """Nodes beside them, which may have taken their places while the ring serves."""
     trouble: str = ""
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
-        """The ring, once all of its nodes may be used; no second one of those whose places in it
+        """Each ring, once all of its nodes may be used; no second one of those whose places in it
         standbys have taken."""
         if nodes and len(nodes) <= self.standbys:
             return ClusterPlan((), shortage="The stages serve, or are about to be started.")
-        count = len({node.node_id for node in nodes} & set(self.node_ids))
-        if count < len(self.node_ids):
+        here = {node.node_id for node in nodes}
+        whole = [ids for ids in self.rings if here.issuperset(ids)]
+        if not whole:
+            count = len(here.intersection(self.node_ids))
             shortage = f"{count} of {len(self.node_ids)} stages can be started now."
             return ClusterPlan((), shortage=shortage)
-        stages = zip(self.node_ids, self.works, strict=True)
-        return ClusterPlan((PlannedRing(tuple(PlannedStage(*stage) for stage in stages)),))
+        rings = [zip(ids, self.works, strict=True) for ids in whole]
+        return ClusterPlan(
+            tuple(PlannedRing(tuple(PlannedStage(*stage) for stage in ring)) for ring in rings)
+        )
+
+    @property
+    def rings(self) -> list[tuple[str, ...]]:
+        """Ids of the nodes of each ring."""
+        stages = len(self.works)
+        return [self.node_ids[at : at + stages] for at in range(0, len(self.node_ids), stages)]
 
     def slowdown(
         self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen
@@ -260,6 +291,20 @@ def check_memory(
     refused = stage_refusal(what, needed_bytes, free_bytes, *place)
     if refused:
         raise UserError(refused)
+
+
+def check_roles(roles: Sequence[Role], works: Sequence[AssignedWork], path: str) -> None:
+    """Refuse rings of several roles for a model of which no ring can take over what another has
+    computed. Raises UserError."""
+    if len(roles) == 1:
+        return
+    checkpoint = open_checkpoint(path)
+    sizes = [stage_size_of(checkpoint, work.layers, work.drafts) for work in works]
+    if any(size is not None and size.state != NO_STATE for size in sizes):
+        raise UserError(
+            f"--roles hands over KV, and layers of {checkpoint.name} keep states or windows, which "
+            "no other ring can go on from: leave it out."
+        )
 
 
 def _check_upload(settings: ServeSettings, description: ModelDescription) -> None:

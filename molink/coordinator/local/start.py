@@ -30,6 +30,7 @@ from molink.coordinator.local.fixed_plan import (
     FixedPlanner,
     RingPlan,
     check_memory,
+    check_roles,
     fixed_plan,
 )
 from molink.coordinator.local.local_endpoint import LocalEndpoint
@@ -37,6 +38,7 @@ from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.requests.hand_over import RingRoles
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
@@ -68,9 +70,11 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     plan = fixed_plan(settings, model.path, model.description, tail.drafts)
     plan = replace(plan.drafting(drafter), trouble=tail.trouble)
     free_bytes = psutil.virtual_memory().available
-    check_memory(plan.works, model.path, free_bytes, settings.ring.standbys)
+    check_roles(plan.roles, plan.works, model.path)
+    check_memory(plan.works * len(plan.roles), model.path, free_bytes, settings.ring.standbys)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
+        plan = replace(plan, pairs_folder=str(folder))
         stores = stack.enter_context(open_stores(folder, model.card.name))
         registry, warm = stores.registry, WarmStage()
         stack.push_async_callback(warm.drop)
@@ -97,15 +101,18 @@ def _cluster(
     stores: Stores,
     audits: AuditSettings,
 ) -> Cluster:
-    public_key, stages = stores.registry.coordinator.public_z85, len(plan.works)
+    public_key = stores.registry.coordinator.public_z85
+    stages = len(plan.works) * len(plan.roles)
     planned = tuple(node.node_id for node in nodes[:stages])
+    planner = FixedPlanner(planned, plan.works, settings.ring.standbys, plan.trouble)
+    roles = RingRoles(plan.roles, tuple(map(frozenset, planner.rings)))
     ring, terms = settings.ring, settings.ring.terms(settings.api)
     return run_cluster(
         tasks,
         card=card,
         hub=hub,
         ledger=stores.ledger,
-        planner=FixedPlanner(planned, plan.works, ring.standbys, plan.trouble),
+        planner=planner,
         readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
         blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
         new_endpoint=partial(LocalEndpoint, card, plan, terms, public_key, nodes),
@@ -117,7 +124,7 @@ def _cluster(
             first_must_stand=True,
             recoveries=_recoveries(),
         ),
-        intake=Intake.of(settings.api),
+        intake=replace(Intake.of(settings.api), roles=roles),
         relay=lambda: None,
         live=stores.live,
         audits=audits,

@@ -24,7 +24,7 @@ from molink.coordinator.nodes.discrepancies import Sightings, line_mbps
 from molink.coordinator.nodes.node import Contribution, Node
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.errors import ErrorGuard
 from molink.stage_protocol.health import StageHealth
 

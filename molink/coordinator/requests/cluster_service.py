@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from molink.coordinator.requests.audit_queue import AuditQueue
-from molink.coordinator.requests.intake import Intake, ServingRing
+from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.live_sequence import RequestStalledError
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError, RowsRefusedError
@@ -96,7 +97,7 @@ class ClusterService:
     @property
     def overload(self) -> OverloadedError | None:
         """Why a newcomer is refused where every open ring takes no more."""
-        return self.intake.overload([ring for ring in self.rings if ring.is_open])
+        return self.intake.overload(self._answering)
 
     def set_intake(self, *, paused: bool) -> None:
         """Refuse new requests, or take them again."""
@@ -123,8 +124,8 @@ class ClusterService:
     def has_other(self, client: RingClient, tokens: int) -> bool:
         """Whether a ring beside this client's takes requests of so many tokens."""
         return any(
-            ring.is_open and ring.client is not client and ring.client.card.model_len_max >= tokens
-            for ring in self.rings
+            ring.client is not client and ring.client.card.model_len_max >= tokens
+            for ring in self._answering
         )
 
     async def until_ready(self) -> None:
@@ -192,8 +193,11 @@ class ClusterService:
                 known = request, timeline, len(output)
                 ring = self.intake.choose(rings, *known, draw, accepted=accepted)
             timeline.submitted(ring.number, ring.stages, time.monotonic())
+            given = request
+            if not output:
+                given = await self.intake.roles.prefilled(ring, request, self.rings)
             try:
-                async with aclosing(ring.client.generate(request, output, patience)) as events:
+                async with aclosing(ring.client.generate(given, output, patience)) as events:
                     async for event in events:
                         output += event.token_ids
                         if event.finish_reason is not None:
@@ -257,9 +261,14 @@ class ClusterService:
         stages = [stage for ring in self.rings for stage in ring.client.ring.stages]
         return {stage.node.node_id: stage.loaded.device for stage in stages if stage.loaded}
 
+    @property
+    def _answering(self) -> list[ServingRing]:
+        """Open rings that requests are given to."""
+        return self.intake.roles.answering([ring for ring in self.rings if ring.is_open])
+
     def _open_rings(self, tokens: int) -> list[ServingRing]:
         """Open rings that can hold so many tokens; if none can, all: one of them refuses."""
-        rings = [ring for ring in self.rings if ring.is_open]
+        rings = self._answering
         holding = [ring for ring in rings if ring.client.card.model_len_max >= tokens]
         return holding or rings
 

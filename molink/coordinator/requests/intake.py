@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from molink.config.groups import ApiSettings
-from molink.coordinator.ring.client import RingClient
+from molink.coordinator.requests.hand_over import RingRoles
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.errors import OverloadedError
-from molink.report.cluster import RingForecast
-from molink.report.requests import StageLayers
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline
 from molink_scheduler.routing.admission import (
@@ -27,36 +26,6 @@ from molink_scheduler.routing.session_homes import SessionHomes
 from molink_scheduler.waiting_line import WAIT_S
 
 
-@dataclass(slots=True, eq=False)
-class ServingRing:
-    """Ring that takes requests, and its forecast."""
-
-    number: int
-    client: RingClient
-    tokens_per_s: float
-    """Forecast, by which rings are compared."""
-    promised: RingForecast | None = None
-    """Forecast with which it was planned; None: it had none."""
-    draining: bool = False
-    """Whether it takes no new requests; those that run end here."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it takes requests."""
-        return not self.draining and self.client.unready_reason is None
-
-    def is_full(self, within_s: float, now: float) -> bool:
-        """Whether it takes no more: those that wait would wait too long, all would become slow, or
-        a PC's memory runs short."""
-        is_short = self.client.short_of_memory and self.client.outstanding_tokens
-        return bool(is_short) or self.client.prospects.line.is_full(within_s, now)
-
-    @property
-    def stages(self) -> tuple[StageLayers, ...]:
-        """Nodes of the ring and their layers, for the timelines of its requests."""
-        return tuple(StageLayers(one.name, one.layers) for one in self.client.ring.stages)
-
-
 @dataclass(frozen=True, slots=True)
 class Intake:
     """Rules by which newcomers are taken or refused, and given to a ring."""
@@ -69,6 +38,8 @@ class Intake:
     routing: Routing = Routing.MOLINK
     homes: SessionHomes = field(default_factory=SessionHomes)
     """The rings that sessions are at home on."""
+    roles: RingRoles = field(default_factory=RingRoles)
+    """Which rings answer, and which compute prompts for them."""
 
     @classmethod
     def of(cls, api: ApiSettings) -> "Intake":

@@ -92,7 +92,7 @@ class RingClient:
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while no sequence runs or waits."""
     short_of_memory: str = ""  # Name of the PC whose memory runs short.
-    _is_paused: bool = False
+    is_paused: bool = False
     """Whether the ring has lost a stage and does not go on yet."""
     _is_clear_due: bool = False
     """Whether the ring is to forget what it has cached as soon as it goes on."""
@@ -147,7 +147,7 @@ class RingClient:
 
     def take_room(self) -> None:
         """Have the head count with what the stages offer now, unless the ring is paused."""
-        if not self._is_paused:
+        if not self.is_paused:
             self._room.look(self.ring, self._live, self.links.send)
 
     def give_up_stalled(
@@ -192,7 +192,7 @@ class RingClient:
                     return
                 self._read_on(live)
         finally:
-            if self._forget(live) and self.unready_reason is None and not self._is_paused:
+            if self._forget(live) and self.unready_reason is None and not self.is_paused:
                 with suppress(RingError):  # `run` hears of it too.
                     self.links.send(Cancel(live.request_id))
 
@@ -215,7 +215,7 @@ class RingClient:
 
     def pause(self) -> None:
         """Take no more tokens and send nothing, until the ring goes on."""
-        self._is_paused = True
+        self.is_paused = True
 
     def to_resume(self) -> tuple[tuple[int, int], ...]:
         """The sequences that can go on; none where layers keep states that cannot go back."""
@@ -230,7 +230,7 @@ class RingClient:
         are, but for those that some stage is missing; others are computed anew. Of what stages have
         cached it keeps what all of them hold."""
         now = time.monotonic()
-        self.ring, self._is_paused = ring, False
+        self.ring, self.is_paused = ring, False
         self.take_room()
         if going_on.cached is not None:
             retained = going_on.cached
@@ -269,7 +269,7 @@ class RingClient:
 
     def _give_up(self, live: LiveSequence, error: MolinkError, *, is_held: bool) -> None:
         live.enqueue(error)
-        if is_held and not self._is_paused:
+        if is_held and not self.is_paused:
             self.links.send(Cancel(live.request_id))
         self._forget(live)
 
@@ -283,7 +283,7 @@ class RingClient:
         """Let the ring forget what it has cached; where it cannot hear of it, once it goes on."""
         self.prospects.begins_anew()
         self._is_clear_due = True
-        if not self._is_paused:
+        if not self.is_paused:
             self.links.send(ClearCache())
             self._is_clear_due = False
 
@@ -316,6 +316,8 @@ class RingClient:
         number = self._take_number() if number is None else number
         live = LiveSequence.of(number, request, output, patience, self.card, time.monotonic())
         live.check_cut(self.ring.terms.ring)
+        if (offer := live.offer(request.handed)) is not None and not self.is_paused:
+            self.links.send(ChangeCache(offer))
         self._send(live)
         self._idle.clear()
         self._live[live.request_id] = live
@@ -325,14 +327,14 @@ class RingClient:
     def _send(self, live: LiveSequence) -> None:
         """Have the ring compute a sequence, from the tokens that have come; while the ring is
         paused, once it goes on."""
-        if not self._is_paused:
+        if not self.is_paused:
             self.links.send(Submit(live.request))
         self.prospects.sent(live, self._live.values(), time.monotonic())
 
     def _hold(self, live: LiveSequence) -> None:
         """Have the ring forget a sequence whose reader is too slow; its tokens are kept here."""
         live.hold()
-        if not self._is_paused:
+        if not self.is_paused:
             self.links.send(Cancel(live.request_id))
         self._number_anew(live)
 

@@ -23,6 +23,8 @@ from molink.wire.frames import (
     encode_message,
 )
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.changes import TakeBlocks
 from molink_scheduler.prompt_cut import PromptCut
 from molink_scheduler.request import Request, SamplingParams, WishedTokens
 from molink_scheduler.routing.ring_forecast import RingState
@@ -203,6 +205,13 @@ class LiveSequence:
         live.scores = PromptScores.of(live.request)
         _check_readable(live.request)
         return live
+
+    def offer(self, handed: tuple[int, int] | None) -> TakeBlocks | None:
+        """Word to the head of what another ring has handed over; None: nothing was."""
+        if handed is None:
+            return None
+        blocks = self.prompt_tokens // BLOCK_TOKENS
+        return TakeBlocks(self.request_id, ((0, blocks),), handed) if blocks else None
 
     def check_cut(self, ring: RingTerms) -> None:
         """Raise InvalidRequestError where a ring cannot cut its KV."""

@@ -17,7 +17,7 @@ from molink.coordinator.cell.lending import Lenders
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.cache_use import CacheSources
 from molink.coordinator.ring.client import RingClient

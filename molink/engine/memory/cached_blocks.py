@@ -111,6 +111,12 @@ class BlocksOfParts:
                 assert_never(change)
         return None
 
+    def blocks_copied(self, numbers: Sequence[int]) -> values.BlockBytes | None:
+        """Copies of blocks, packed, [B, W], which stay; None where one lies at a lender."""
+        if not all(part.kv.is_here(one) for part in self.parts for one in numbers):
+            return None
+        return self.packed.take([part.kv.places(numbers) for part in self.parts])
+
     def blocks_in(self, numbers: Sequence[int]) -> ArrivingTogether:
         """Let the cache hold free blocks under these numbers, to be filled by another thread; under
         the first of them where there is no room for all."""

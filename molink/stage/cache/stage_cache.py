@@ -16,6 +16,7 @@ from molink.hardware.host import read_main_memory
 from molink.stage.cache.host_share import HostShare, host_share
 from molink.stage.cache.host_watch import HostWatch
 from molink.stage.cache.lower_store import EmptyStore, LowerStore
+from molink.stage.cache.pair import NoPair, Pair
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink_scheduler.kv.changes import (
@@ -28,6 +29,7 @@ from molink_scheduler.kv.changes import (
     KeepBlocks,
     LowerBlocks,
     RetainBlocks,
+    TakeBlocks,
 )
 from molink_scheduler.kv.tiers import FETCHES_MAX, CacheTiers
 
@@ -43,6 +45,8 @@ class StageCache:
     """Store of the blocks that leave the device's memory."""
     host: HostWatch = field(default_factory=HostWatch)
     """Watch of the host memory that the store takes."""
+    pair: Pair = field(default_factory=NoPair)
+    """End of the hand-over between this stage and one of another ring."""
     _read: deque[Fetched] = field(default_factory=lambda: deque(maxlen=FETCHES_MAX))
     _arriving: list[BlocksIn] = field(default_factory=list)
     """Blocks that are being filled."""
@@ -55,11 +59,20 @@ class StageCache:
         layers: Prepared,
         wake: Callable[[], None],
         identity: bytes = b"",
+        pair_of: Callable[[Callable[[Fetched], None]], Pair] = lambda fetched: NoPair(),
     ) -> "StageCache":
         """Cache for a stage that has loaded; `wake` has its loop ask what is back. What is cached
         of layers that keep states stays in the device's memory. `identity`: of whose KV it may
-        believe what the process before has left."""
+        believe what the process before has left. `pair_of`: its end of a hand-over, which says so
+        when blocks are sure."""
         cache = cls(device)
+
+        def fetched(answer: Fetched) -> None:
+            cache._read.append(answer)
+            wake()
+
+        if layers.loaded.state_slots is None:
+            cache.pair = pair_of(fetched)
         if room is None or room.is_empty:
             return cache
         if layers.loaded.state_slots is not None:
@@ -67,10 +80,6 @@ class StageCache:
                 "Its layers keep states or windows: host memory and disk take none of its cache."
             )
             return cache
-
-        def fetched(answer: Fetched) -> None:
-            cache._read.append(answer)
-            wake()
 
         share = _host_share(room, layers)
         kept = room.kept and room.kept.for_layers(identity)
@@ -97,7 +106,10 @@ class StageCache:
     def change(self, change: CacheChange) -> None:
         """Do as the head says; what comes back is in `take_read` once it is there."""
         match change:
-            case KeepBlocks() | FoldBlocks():
+            case KeepBlocks():
+                self.device.blocks_out(change)
+                self.pair.kept(change, self.device)
+            case FoldBlocks():
                 self.device.blocks_out(change)
             case RetainBlocks():
                 self.device.blocks_out(change)
@@ -106,6 +118,8 @@ class StageCache:
                 self._drop(change)
             case LowerBlocks():
                 self._lower(change)
+            case TakeBlocks():
+                self._take(change)
             case FetchBlocks(fetch_id):
                 arriving = self.device.blocks_in(tuple(change.numbers))
                 self._arriving.append(arriving)
@@ -118,6 +132,14 @@ class StageCache:
         self._settle(numbers)
         self.device.blocks_out(change)
         self.store.drop(numbers)
+
+    def _take(self, change: TakeBlocks) -> None:
+        arriving = self.device.blocks_in(tuple(change.numbers))
+        self._arriving.append(arriving)
+        if not self.pair.take(change, arriving):
+            arriving.only(0)
+            arriving.fill(())
+            self._read.append(Fetched(change.fetch_id, 0))
 
     def _lower(self, change: LowerBlocks) -> None:
         numbers = list(change.numbers)
@@ -139,6 +161,7 @@ class StageCache:
     def begin(self, block_bytes: int, epoch: int, *, chains_stay: bool) -> AwayBlocks:
         """Begin the ring's epoch: what may stay below the device's memory where chains do. Else the
         head's directory begins with the epoch, and so do lower tiers, with blocks of this size."""
+        self.pair.begin(epoch, block_bytes)
         if chains_stay:
             return self.store.holds()
         self.store.clear(block_bytes, epoch)

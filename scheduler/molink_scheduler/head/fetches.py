@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs
-from molink_scheduler.kv.changes import FetchBlocks, Fetched
+from molink_scheduler.kv.changes import FetchBlocks, Fetched, TakeBlocks
 from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.kv.tiers import (
     FETCHES_MAX,
+    FILE,
     FetchPace,
     PromptPace,
     answer_s,
@@ -37,6 +38,10 @@ It is begun only where computing is forecast to take longer."""
 FETCH_WAIT_MIN_S = 5.0
 """A stall of a home Wi-Fi is over in two to five seconds. Half of what a coordinator waits for a
 token at least, so a ring is not ended for it."""
+
+
+OFFERS_MAX = 64
+"""Prompts that other rings have computed and whose requests wait; the oldest is computed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class Fetches:
     """Blocks that have come back since the start."""
     lost_blocks: int = field(init=False, default=0)
     """Blocks that a stage could not read, or not in time, and that are computed again."""
+    _offers: dict[int, TakeBlocks] = field(init=False, default_factory=dict)
+    """What other rings have computed of requests that are to come, by the request."""
     _next_id: int = field(init=False, default=0)
 
     def follow(self, before: "Fetches") -> None:
@@ -109,6 +116,34 @@ class Fetches:
         self.awaiting(Fetch(sequence, node, blocks, from_file, now, expected_s))
         sequence.was_fetched = True
         return True
+
+    def offered(self, offer: TakeBlocks) -> None:
+        """Note that another ring has computed a prompt that is about to be submitted."""
+        self._offers[offer.fetch_id] = offer
+        while len(self._offers) > OFFERS_MAX:
+            del self._offers[next(iter(self._offers))]
+
+    def take(self, sequence: Sequence, near: CachedPrefix, now: float) -> bool:
+        """Begin to take over what another ring has computed of a request, if it has computed more
+        of it than is here. Computing it was that ring's part: what it costs is not weighed."""
+        offer = self._offers.pop(sequence.request_id, None)
+        if offer is None:
+            return False
+        salt, packed, blocks_max = prompt_of(sequence)
+        blocks = min(blocks_max, sum(count for _, count in offer.runs))
+        tokens = packed[: blocks * self.cache.tree.block_bytes]
+        free = self.cache.ledger.blocks_free + self.cache.blocks_beside(near)
+        is_held = any(is_held for _, _, is_held in self.cache.tree.away(self._found(salt, tokens)))
+        if not self.cache.is_on or not near.blocks < blocks <= near.blocks + free or is_held:
+            return False
+        change = replace(offer, fetch_id=self._next_id, first_block=near.blocks)
+        node, blocks = self.cache.take(salt, tokens, change, sequence.owner)
+        self.awaiting(Fetch(sequence, node, blocks, begun_at=now))
+        sequence.was_fetched = True
+        return True
+
+    def _found(self, salt: str, tokens: bytes) -> CachedPrefix:
+        return self.cache.tree.find(salt, tokens, lowest=FILE)
 
     def awaiting(self, fetch: Fetch) -> None:
         """Wait for a fetch of which stages are told."""

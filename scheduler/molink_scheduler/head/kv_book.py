@@ -214,6 +214,8 @@ class KvBook:
         if sequence.was_fetched or self.fetches.is_full or not _may_begin_cached(sequence):
             return False
         near = self.prefix(sequence) or CachedPrefix()
+        if self.snapshots is NO_SNAPSHOTS and self.fetches.take(sequence, near, now):
+            return True
         return self.fetches.begin(sequence, near, now)
 
     # -- the same at once -----------------------------------------------------------------------

@@ -59,7 +59,7 @@ from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.capacity import StageRoom
-from molink_scheduler.kv.changes import RetainBlocks
+from molink_scheduler.kv.changes import RetainBlocks, TakeBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.request import Request
@@ -178,8 +178,8 @@ class HeadScheduler:
                 objection = self.book.fetches.answered(fetched, now)
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
-            case CacheChanged(RetainBlocks() as change):
-                return self._retain(change)
+            case CacheChanged(RetainBlocks() | TakeBlocks() as change):
+                return self._told(change)
             case BatchArrived() | ReleaseArrived() | CacheChanged():
                 return [Refuse(f"{type(event).__name__} is for a stage behind the head")]
             case _:
@@ -242,7 +242,10 @@ class HeadScheduler:
         self._stop(sequence)
         return self._settle(sequence)
 
-    def _retain(self, change: RetainBlocks) -> list[SendCacheChange | Refuse]:
+    def _told(self, change: RetainBlocks | TakeBlocks) -> list[SendCacheChange | Refuse]:
+        if isinstance(change, TakeBlocks):
+            self.book.fetches.offered(change)
+            return []
         if (retained := self.book.cache.retain(change)) is not None:
             return [SendCacheChange(retained)]
         return [Refuse("what stays cached from the epoch before was said already")]
@@ -361,9 +364,7 @@ class HeadScheduler:
 
     def _decode_batch(self, orders: list[BookOrder], now: float) -> RunBatch | None:
         gone = self.decode.depart(lambda one: self._has_room(one, orders), now)
-        if gone is None:
-            return None
-        return self._run(DECODE, gone.slot, gone.spans)
+        return None if gone is None else self._run(DECODE, gone.slot, gone.spans)
 
     def _has_room(self, sequence: Sequence, orders: list[BookOrder]) -> bool:
         others, running = self._sequences, self.running_count

@@ -28,6 +28,7 @@ from molink_scheduler.kv.changes import (
     KeptBlocks,
     LowerBlocks,
     RetainBlocks,
+    TakeBlocks,
     numbers_of,
 )
 from molink_scheduler.kv.fetch_answers import FetchAnswers
@@ -117,6 +118,8 @@ class BlockTable:
                 return self._keep_objection(kept)
             case RetainBlocks():
                 return self._retain_objection(change)
+            case TakeBlocks():
+                return self._take_objection(change)
             case DropBlocks() | LowerBlocks() | FetchBlocks():
                 return self._going_objection(change)
             case FoldBlocks():
@@ -211,6 +214,17 @@ class BlockTable:
         numbers = [number for kept in keep for number in kept.numbers]
         if len(set(numbers)) < len(numbers):
             return "two cached blocks are to have one number"
+        return None
+
+    def _take_objection(self, take: TakeBlocks) -> str | None:
+        if (objection := self.answers.objection(take.fetch_id)) is not None:
+            return objection
+        blocks = sum(blocks for _, blocks in take.runs)
+        if blocks > self.kv.blocks_free:
+            return f"{blocks} blocks are to be taken over, {self.kv.blocks_free} are free"
+        numbers = list(take.numbers)
+        if len(set(numbers)) < blocks or any(number in self._places for number in numbers):
+            return "blocks are to be taken over under numbers that others have"
         return None
 
     def _retain_objection(self, change: RetainBlocks) -> str | None:

@@ -129,6 +129,25 @@ class FetchBlocks(NamedBlocks):
 
 
 @dataclass(frozen=True, slots=True)
+class TakeBlocks(FetchBlocks):
+    """Take blocks that another ring has computed and handed over into the device's memory;
+    `Fetched` says how many of them are sure. They were cached nowhere in this ring before.
+
+    From the coordinator to the head it says that they are there to be taken: `fetch_id` is the
+    request whose prompt they are of, and `runs` name one run of no number yet, from 0 on."""
+
+    source: tuple[int, int]
+    """Epoch of the ring that has computed the prompt, and its number of the request there."""
+    first_block: int = 0
+    """Index of the first of these blocks in the prompt."""
+
+    def __post_init__(self) -> None:
+        NamedBlocks.__post_init__(self)
+        if min(*self.source, self.first_block) < 0:
+            raise ValueError("blocks that are handed over are of a prompt of some ring")
+
+
+@dataclass(frozen=True, slots=True)
 class AwayBlocks:
     """Cached blocks below the devices' memory, as runs in rising order, and by whose numbers they
     are known."""

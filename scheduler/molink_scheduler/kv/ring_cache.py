@@ -14,7 +14,7 @@ Pure.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 
 from molink_scheduler.kv.blocks import cut_runs, join_runs, named_runs
@@ -26,6 +26,7 @@ from molink_scheduler.kv.changes import (
     LowerBlocks,
     RetainBlocks,
     Runs,
+    TakeBlocks,
     cached_runs,
 )
 from molink_scheduler.kv.ledger import KvLedger
@@ -209,6 +210,16 @@ class RingCache:
         self.ledger.bring_back(blocks)
         self._begun.append(change)
         return node
+
+    def take(self, salt: str, tokens: bytes, change: TakeBlocks, owner: str) -> tuple[int, int]:
+        """Begin to take over blocks of these tokens, all behind those in device memory, as a change
+        says that names none yet: the node that is held until they are there, and how many."""
+        node, numbers, dropped = self.tree.expect(salt, tokens)
+        self._dropped(dropped)
+        self.make_room(len(numbers), owner)
+        self.ledger.bring_back(len(numbers))
+        self._begun.append(replace(change, runs=((numbers.start, len(numbers)),)))
+        return node, len(numbers)
 
     def arrived(self, node: int, blocks: int, asked: int) -> None:
         """So many blocks of a fetch are in device memory; the others that were asked for are

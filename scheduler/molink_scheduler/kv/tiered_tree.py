@@ -15,7 +15,7 @@ from itertools import chain, takewhile
 
 from molink_scheduler.kv.blocks import cut_runs, join_runs
 from molink_scheduler.kv.prefix_tree import CachedPrefix, Node, PrefixTree
-from molink_scheduler.kv.tiers import DEVICE, FILE, CacheTiers
+from molink_scheduler.kv.tiers import DEVICE, FILE, HOST, CacheTiers
 
 
 @dataclass(slots=True)
@@ -95,6 +95,19 @@ class TieredTree(PrefixTree):
             node.numbers, self._next_number = [numbers], numbers.stop
             self._move(here, DEVICE)
         return old, range(first, self._next_number)
+
+    def expect(self, salt: str, tokens: bytes) -> tuple[int, range, list[range]]:
+        """Blocks of the tokens behind those in device memory, one at least, come from another ring:
+        the node to give to `fetched`, their numbers, and those of blocks in lower tiers whose place
+        they take. Until they are there they are found like what lower tiers hold."""
+        dropped: list[range] = []
+        if away := self._away_nodes(self.find(salt, tokens, lowest=FILE)):
+            dropped = self._drop_behind(away[0])
+            dropped += self._shorten(away[0], self._nodes[away[0]].blocks)
+        here, numbers = self.extend(salt, tokens)
+        self._cut(here, self._nodes[here].blocks - len(numbers) or len(numbers))
+        self._move(here, HOST)
+        return here, numbers, dropped
 
     def fetched(self, here: int, blocks: int) -> list[range]:
         """The chain that was pinned with this node is in device memory now, so many blocks of what

@@ -30,7 +30,7 @@ from molink_scheduler.events import (
 from molink_scheduler.recording.writing import encode
 from molink_scheduler.stage.core import StageCore
 
-FORMAT = 11
+FORMAT = 12
 """Raised whenever older logs cannot be replayed any more."""
 
 KEPT_S = 60.0

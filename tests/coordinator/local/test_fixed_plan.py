@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.config.setting import settings_of
+from molink.config.setting import settings_in, settings_of
 from molink.config.settings import ServeSettings
 from molink.control.messages.assignment import Join
 from molink.control.messages.payloads import StageLink
@@ -18,6 +18,7 @@ from molink.coordinator.nodes.node import Node
 from molink.errors import UserError
 from molink.models import DEMO_MODEL_DIR
 from molink.stage_protocol.draft_model import DraftModel
+from molink_scheduler.routing.roles import Role
 from molink_scheduler.units import GB
 from tests.coordinator.examples import WORK
 from tests.node.test_stage_manager import JOIN
@@ -200,3 +201,57 @@ def test_standbys_have_nodes_and_names_beside_the_stages_and_count_as_memory():
     check_memory(plan.works, str(DEMO_MODEL_DIR), free_bytes)
     with pytest.raises(UserError, match="in 9 stages"):
         check_memory(plan.works, str(DEMO_MODEL_DIR), free_bytes, standbys=6)
+
+
+def test_rings_of_several_roles_have_the_same_layers_and_pairs_in_place():
+    roles = (Role.PREFILL, Role.DECODE)
+    plan = replace(plan_of(nodes=2, roles=roles), pairs_folder="/f")
+    loads = [plan.load(index, plan.works[index % 2]) for index in range(plan.nodes)]
+    assert [(one.pairing.path, one.pairing.sends) for one in loads] == [
+        *(("/f/pair-1-0", True), ("/f/pair-1-1", True)),
+        *(("/f/pair-1-0", False), ("/f/pair-1-1", False)),
+    ]
+    assert [plan.name(index) for index in range(4)] == [
+        *("prefill 0, stage 0", "prefill 0, stage 1", "decode 1, stage 0", "decode 1, stage 1"),
+    ]
+    assert loads[0].stages_here == 4
+
+
+def test_rings_without_pairs_hand_nothing_over():
+    plan = plan_of(nodes=2, roles=(Role.BOTH, Role.BOTH))
+    assert all(plan.load(index, plan.works[0]).pairing is None for index in range(4))
+
+
+async def test_each_ring_is_planned_as_soon_as_its_own_nodes_may_be_used():
+    works = plan_of(nodes=2).works
+    planner = FixedPlanner(("a", "b", "c", "d"), works)
+    nodes = {name: SimpleNamespace(node_id=name) for name in "abcd"}
+    for free, rings in (("abcd", 2), ("cd", 1), ("abd", 1), ("bc", 0)):
+        plan = await planner.plan([nodes[name] for name in free])
+        assert len(plan.rings) == rings
+    assert plan.shortage == "2 of 4 stages can be started now."
+    (ring,) = (await planner.plan([nodes["c"], nodes["d"]])).rings
+    assert [stage.node_id for stage in ring.stages] == ["c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("roles", "why"),
+    [("prefill", "leaves no ring"), ("prefill,decoder", "got 'decoder'")],
+)
+def test_roles_are_read_as_typed(roles, why):
+    (setting,) = [one for field, one in settings_in(ServeSettings) if field.name == "roles"]
+    with pytest.raises(UserError, match=f"--roles .*{why}"):
+        setting.read(roles)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"prefix_cache": False}, "--no-prefix-cache caches nothing"),
+        ({"standbys": 1}, "--roles has several"),
+        ({"nodes": 33}, "at most 64"),
+    ],
+)
+def test_roles_that_do_not_go_with_other_settings_are_refused(given, why):
+    with pytest.raises(UserError, match=why):
+        chosen(**{"nodes": 2, "roles": (Role.PREFILL, Role.DECODE)} | given)

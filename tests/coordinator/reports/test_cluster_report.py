@@ -9,7 +9,7 @@ from molink.coordinator.nodes.node import Node
 from molink.coordinator.reports.cluster_report import NO_HEALTH, ring_report, service_report
 from molink.coordinator.reports.node_reports import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.upkeep.ring_health import progress_sentence
 from molink.report.cluster import DrafterReport

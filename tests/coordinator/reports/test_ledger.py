@@ -14,7 +14,7 @@ from molink.coordinator.reports import ledger as ledger_module
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.errors import UserError
 from molink.serving.model_card import ModelCard
 from molink.stage_protocol.health import PackingHealth, StageHealth

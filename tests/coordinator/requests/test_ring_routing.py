@@ -8,7 +8,8 @@ import pytest
 
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import Intake, ServingRing
+from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.errors import OverloadedError
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest

@@ -19,7 +19,7 @@ from typing import Any, cast
 from molink.api import create_app, start_api
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.requests.intake import ServingRing
+from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.links import RingClientLinks
 from molink.coordinator.ring.ring import Ring

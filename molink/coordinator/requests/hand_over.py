@@ -1,0 +1,143 @@
+"""Prompts that one ring computes for another, which answers (`routing.roles`).
+
+A request is given to a ring that answers; where that has a pair, the pair computes the prompt
+first, as a request of one token whose answer nobody reads. Its stages hand KV over meanwhile, each
+to its own pair. Then the request goes to the ring that answers, with word of what was handed over.
+What of it has not come, for whatever reason, that ring computes: so nothing that happens to the
+pair fails a request, or changes a token of it.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from molink.coordinator.requests.serving_ring import ServingRing
+from molink.errors import MolinkError
+from molink.serving.service import GenerationRequest
+from molink.serving.timeline import RequestTimeline
+from molink_scheduler.request import SamplingParams
+from molink_scheduler.routing.roles import Role, is_handed_over, pairs_of
+
+LOOK_S = 0.1
+"""Between two looks whether the ring that computes a prompt still stands."""
+
+SALT_BYTES = 8
+"""Bytes of the name of a group that nobody else is in: what the pair has cached of a prompt and the
+ring that answers has lost is computed again there, since only what is computed is handed over."""
+
+ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RingRoles:
+    """Roles of a cluster's rings, by the nodes that they are of; of a ring of others, all."""
+
+    roles: tuple[Role, ...] = ()
+    nodes: tuple[frozenset[str], ...] = ()
+    """Ids of the nodes of each ring."""
+
+    def place(self, ring: ServingRing) -> int | None:
+        """The place of a ring among those with roles; None: it has none."""
+        if not self.nodes:
+            return None
+        held = {stage.node.node_id for stage in ring.client.ring.stages}
+        return next((place for place, ids in enumerate(self.nodes) if ids & held), None)
+
+    def role(self, ring: ServingRing) -> Role:
+        """The role of a ring."""
+        place = self.place(ring)
+        return Role.BOTH if place is None else self.roles[place]
+
+    def answering(self, rings: Sequence[ServingRing]) -> list[ServingRing]:
+        """Those of some rings that answer; where none does, all of them do."""
+        return [ring for ring in rings if self.role(ring).answers] or list(rings)
+
+    def giver(self, taker: ServingRing, rings: Sequence[ServingRing]) -> ServingRing | None:
+        """The ring that computes prompts for this one, of several the one with the least to do;
+        None: there is none that stands."""
+        place, pairs = self.place(taker), pairs_of(self.roles) if self.nodes else {}
+        givers = [
+            ring
+            for ring in rings
+            if ring is not taker
+            and ring.is_open
+            and not ring.client.is_paused
+            and (own := self.place(ring)) is not None
+            and pairs.get(own) == place
+        ]
+        return min(givers, key=lambda ring: ring.client.outstanding_tokens, default=None)
+
+    async def prefilled(
+        self, taker: ServingRing, request: GenerationRequest, rings: Sequence[ServingRing]
+    ) -> GenerationRequest:
+        """The request, with word of what was handed over for it to the ring that answers, once its
+        prompt is computed; as it is where nothing was."""
+        giver = self.giver(taker, rings)
+        if giver is None:
+            return request
+        cached = _cached_tokens(taker, request)
+        if not _may_be_handed(request, cached):
+            return request
+        timeline = RequestTimeline("", len(request.prompt_token_ids), 1, request.key_id)
+        timeline.submitted(giver.number, giver.stages, time.monotonic())
+        epoch = giver.client.ring.epoch
+        salt = request.cache_salt
+        if _cached_tokens(giver, request) > cached:
+            salt = secrets.token_hex(SALT_BYTES)
+        if not await _is_computed(giver, _prompt_of(request, salt, timeline)):
+            return request
+        return replace(request, handed=(epoch, timeline.attempts[-1].number))
+
+
+def _cached_tokens(ring: ServingRing, request: GenerationRequest) -> int:
+    return ring.client.met_by(request, ring.tokens_per_s).cached_tokens
+
+
+def _may_be_handed(request: GenerationRequest, cached_tokens: int) -> bool:
+    """Whether enough of the prompt is to be computed, and is cached like others."""
+    sampling = request.sampling
+    if sampling.prompt_logprobs is not None or sampling.kv_budget < 1.0:
+        return False
+    return is_handed_over(len(request.prompt_token_ids), cached_tokens)
+
+
+def _prompt_of(
+    request: GenerationRequest, salt: str, timeline: RequestTimeline
+) -> GenerationRequest:
+    return GenerationRequest(
+        request.prompt_token_ids,
+        ONE_TOKEN,
+        request.key_id,
+        request.priority,
+        cache_salt=salt,
+        timeline=timeline,
+        packed=request.packed,
+    )
+
+
+async def _is_computed(giver: ServingRing, asked: GenerationRequest) -> bool:
+    """Wait until a ring has computed a prompt; False: it will not, or not before it stands
+    again."""
+    computing = asyncio.create_task(_compute(giver, asked))
+    try:
+        while not computing.done():
+            await asyncio.wait((computing,), timeout=LOOK_S)
+            if giver.client.is_paused or giver.client.unready_reason is not None:
+                return False
+        return computing.result()
+    finally:
+        computing.cancel()
+        await asyncio.wait((computing,))
+
+
+async def _compute(giver: ServingRing, asked: GenerationRequest) -> bool:
+    try:
+        async with aclosing(giver.client.generate(asked)) as events:
+            async for _ in events:
+                pass
+    except MolinkError:
+        return False
+    return True

@@ -1,0 +1,125 @@
+"""What two paired stages say to each other, and the pair of a stage that has none.
+
+They are of two rings, have the same layers, and stand in one PC. The one that sends says first
+what it computes: layers that do not agree, or formats, are refused in a sentence. Then it sends
+blocks as they are computed, each with the request and its place there.
+
+Whoever can enter the socket's folder is the user whose PC it is, so nothing here is sealed. A pair
+in two PCs of a cell would speak over a sealed link (`molink.lender.lan`).
+"""
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from molink import __version__
+from molink.engine_protocol.engine import BlocksIn, CachedBlocks
+from molink.engine_protocol.values import Prepared
+from molink.errors import FrameError
+from molink.printable import plain_line
+from molink.stage_protocol.messages import LoadStage
+from molink_scheduler.kv.changes import KeepBlocks, TakeBlocks
+
+MAGIC = b"MoLH"
+
+TEXT_BYTES = 400
+"""Bytes of what a stage computes, and of why that is refused."""
+
+HELLO = struct.Struct(f"<4s{TEXT_BYTES}s")
+"""Magic, and what the sender computes."""
+
+ANSWER = struct.Struct(f"<?{TEXT_BYTES}s")
+"""Whether it may send, or why not."""
+
+RECORD = struct.Struct("<QQII")
+"""Epoch, request, index of the first block in its prompt, and how many follow."""
+
+RECORD_BLOCKS_MAX = 2**16
+"""Blocks of one record: a million tokens."""
+
+ANSWER_S = 5.0
+"""Wait for what the other end says first: a process on this PC that may be within a long step."""
+
+
+class Pair(Protocol):
+    """A stage's end of its pair; for the stage's own thread."""
+
+    def begin(self, epoch: int, block_bytes: int) -> None:
+        """Be of the ring's epoch, with blocks of so many bytes. Returns when nothing of the one
+        before is filled any more."""
+
+    def kept(self, change: KeepBlocks, device: CachedBlocks) -> None:
+        """Blocks are computed, and cached from now on."""
+
+    def take(self, change: TakeBlocks, arriving: BlocksIn) -> bool:
+        """Fill blocks with what was handed over; False: nothing ever is."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoPair:
+    """Pair of a stage that has none."""
+
+    def begin(self, epoch: int, block_bytes: int) -> None:
+        """Do nothing."""
+
+    def kept(self, change: KeepBlocks, device: CachedBlocks) -> None:
+        """Hand nothing over."""
+
+    def take(self, change: TakeBlocks, arriving: BlocksIn) -> bool:
+        """Take nothing."""
+        return False
+
+
+class Blocks(NamedTuple):
+    """Which blocks a record holds."""
+
+    epoch: int
+    request_id: int
+    first: int
+    blocks: int
+
+
+def computed_by(load: LoadStage, layers: Prepared) -> str:
+    """What a stage computes, for a person and for its pair, which computes the same."""
+    held = layers.layers
+    return plain_line(
+        f"layers {held.start} to {held.stop} of {load.model} in {layers.dtype} with KV in "
+        f"{layers.loaded.kv_dtype}, {layers.block_bytes} bytes a block, by MoLink {__version__}"
+    )
+
+
+def read_exactly(link: socket.socket, view: memoryview) -> None:
+    """Fill memory with what comes next. Raises OSError where the link ends before."""
+    while view:
+        count = link.recv_into(view)
+        if not count:
+            raise ConnectionResetError("the other end has ended")
+        view = view[count:]
+
+
+def read_struct(link: socket.socket, form: struct.Struct) -> tuple[Any, ...]:
+    """What comes next, in this form. Raises OSError where the link ends before."""
+    packed = bytearray(form.size)
+    read_exactly(link, memoryview(packed))
+    return form.unpack(packed)
+
+
+def introduce(link: socket.socket, computes: str) -> None:
+    """Say what is sent from here. Raises FrameError with the other end's sentence where it will
+    not have it, OSError where it is gone."""
+    link.settimeout(ANSWER_S)
+    link.sendall(HELLO.pack(MAGIC, text_of(computes)))
+    is_wanted, why = read_struct(link, ANSWER)
+    if not is_wanted:
+        raise FrameError(read_text(why))
+
+
+def text_of(text: str) -> bytes:
+    """A text as it is sent; its end, where two stages differ, stays."""
+    return text.encode()[-TEXT_BYTES:]
+
+
+def read_text(packed: bytes) -> str:
+    """A text that was sent."""
+    return plain_line(packed.rstrip(b"\0").decode(errors="replace"))
