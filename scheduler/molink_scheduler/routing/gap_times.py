@@ -4,7 +4,8 @@ A mean hides the stutter that prompts make beside answers; Mooncake's target (TB
 all but a few are within. Gaps are counted as multiples of the pace that was forecast for them, in
 classes of length that are a twentieth wider each, apart for classes of load that double. So what
 was seen beside four answers says something of eight, whose pace is known, and a ring that becomes
-slower is followed by its pace at once.
+slower is followed by its pace at once. Of fewer it says nothing: a ring that refused by what it
+only did when it was busier would not learn better.
 
 Counts of all loads fade together, each time that enough gaps came: how a busy ring stuttered is
 forgotten while it is quiet, or nobody would be let in to see how it is now.
@@ -72,9 +73,10 @@ class GapTimes:
 
     def times(self, others: float, percentile: float) -> float:
         """Multiple of the pace that so many per cent of gaps stay within beside so many others, by
-        gaps of the nearest loads of which there are enough; 1 where nobody knows: the pace."""
+        gaps of that load and the next quieter ones, until there are enough; 1 where nobody knows:
+        the pace."""
         total, near = 0.0, []
-        for load in _nearest(_load_of(others)):
+        for load in range(_load_of(others), -1, -1):
             total += self._totals[load]
             near.append(self._counts[load])
             if total >= KNOWN_GAPS:
@@ -84,11 +86,6 @@ class GapTimes:
 
 NO_GAPS = GapTimes()
 """Of a ring that has told of none; nobody adds to it."""
-
-
-def _nearest(load: int) -> list[int]:
-    """All classes of load, the nearest first; of two the quieter one."""
-    return sorted(range(LOADS), key=lambda one: (abs(one - load), one))
 
 
 def _quantile(near: list[list[float]], count: float) -> float:

@@ -61,7 +61,7 @@ def test_of_two_parts_in_a_hundred_the_99th_percentile_tells_and_the_90th_does_n
     assert stutter.times(3, 90) == pytest.approx(1, rel=0.03)
 
 
-def test_a_load_is_told_by_its_own_gaps_and_an_unseen_one_by_the_nearest():
+def test_a_load_is_told_by_its_own_gaps_and_an_unseen_one_by_the_next_quieter():
     times = told([1.0] * KNOWN_GAPS, others=0)
     for _ in range(KNOWN_GAPS):
         times.add(12, 4.0)
@@ -69,6 +69,12 @@ def test_a_load_is_told_by_its_own_gaps_and_an_unseen_one_by_the_nearest():
     assert times.times(9, 99) == pytest.approx(4, rel=0.03)
     assert times.times(1, 99) == pytest.approx(1, rel=0.03)
     assert times.times(100, 99) == pytest.approx(4, rel=0.03)
+
+
+def test_a_quiet_load_is_not_judged_by_a_busy_one():
+    times = told([4.0] * KNOWN_GAPS, others=12)
+    assert times.times(3, 99) == 1.0
+    assert times.times(16, 99) == pytest.approx(4, rel=0.03)
 
 
 def test_a_stutter_is_forgotten_also_of_loads_that_do_not_come_any_more():
