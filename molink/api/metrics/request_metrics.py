@@ -70,7 +70,7 @@ HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], tuple[float, ...]], ...]
         TPOT_BUCKETS_S,
     ),
     (
-        "molink_request_tbt_p99",
+        "molink_request_tbt",
         "99th percentile of the gaps between a request's tokens.",
         "seconds",
         (),
@@ -154,7 +154,7 @@ class RequestMetrics(Collector):
         self._observe("gen_ai_server_request_duration", timeline.total_s, *shared, error)
         self._observe("gen_ai_server_time_to_first_token", timeline.ttft_s, *shared)
         self._observe("gen_ai_server_time_per_output_token", timeline.tpot_s, *shared)
-        self._observe("molink_request_tbt_p99", timeline.gaps_within_s(99.0))
+        self._observe("molink_request_tbt", timeline.gaps_within_s(99.0))
         self._observe("molink_request_queue", timeline.queue_s)
         self._observe("molink_request_prefill", timeline.prefill_s)
         if timeline.attempts:

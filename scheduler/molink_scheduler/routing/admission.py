@@ -124,11 +124,12 @@ class Targets:
 
     def or_else(self, others: "Targets") -> "Targets":
         """These targets, and where they say nothing the others; the percentile is theirs."""
-        found = [
-            own if own is not None else one
-            for own, one in zip(self.seconds, others.seconds, strict=True)
-        ]
-        return Targets(*found, tbt_percentile=others.tbt_percentile)
+        return Targets(
+            others.ttft_s if self.ttft_s is None else self.ttft_s,
+            others.tpot_s if self.tpot_s is None else self.tpot_s,
+            others.tbt_s if self.tbt_s is None else self.tbt_s,
+            others.tbt_percentile,
+        )
 
     def shares_of(self, *came_s: float) -> tuple[float, ...]:
         """Share of each target that a time takes up; over 1 it misses, 0 where there is none."""
