@@ -279,7 +279,7 @@ class RingReport:
     drafters: tuple[DrafterReport, ...] = ()
     """Those who have guessed tokens."""
     pace: PaceReport | None = None
-    """None: too few gaps between tokens have told."""
+    """Left out until enough gaps between tokens have told."""
 
     @property
     def round_s(self) -> float | None:
@@ -363,7 +363,7 @@ class ClusterReport:
     cell: CellReport | None = None
     """Left out by `molink serve`, whose nodes lend nothing to each other."""
     goodput: GoodputReport | None = None
-    """None: no request with targets has ended."""
+    """Left out until a request with targets has ended."""
 
     @property
     def troubles(self) -> tuple[str, ...]:

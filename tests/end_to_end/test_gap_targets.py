@@ -30,7 +30,7 @@ async def test_gaps_are_learned_and_targets_of_them_kept_refused_and_counted(too
         cluster = await tools.get(server.url, "/cluster")
         pace = cluster["rings"][0]["pace"]
         assert pace["tpot_s"] > 0 and 0 < pace["tbt_p90_s"] <= pace["tbt_p99_s"]
-        assert cluster["goodput"] is None, "nobody had targets"
+        assert "goodput" not in cluster, "nobody had targets"
 
         hasty = asked(50, tbt_target_ms=1e-3)
         status, answer = await tools.post(server.url, "/generate", hasty)
