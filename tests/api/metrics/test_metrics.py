@@ -161,9 +161,10 @@ def test_what_was_forecast_is_summed_beside_what_came():
 
 def test_requests_with_targets_are_counted_by_whether_they_were_kept():
     service = observed_service()
+    metrics = Metrics(service)
     for targets in (Targets(ttft_s=4.0), Targets(ttft_s=2.0), Targets(tbt_s=0.5), NO_TARGETS):
         answered(service.request_log, targets=targets)
-    found = values(scraped(Metrics(service)))
+    found = values(scraped(metrics))
     counts = {"met": 1, "ttft_missed": 1, "tbt_missed": 1, "tpot_missed": 0, "refused": 0}
     for outcome, count in counts.items():
         assert value(found, "molink_goodput_total", outcome=outcome) == count
