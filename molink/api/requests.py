@@ -54,9 +54,6 @@ TOO_LONG = (
 """Words for a prompt that is too long: clients of OpenAI's API look for the first sentence, and
 shorten the conversation themselves."""
 
-TPOT_S_MIN = 1e-9
-"""A target below it is none that could be met; in seconds it could be rounded to zero."""
-
 TOP_P_MIN = 1e-9
 """Smallest `top_p`, for which 0 stands too: the likeliest token alone."""
 
@@ -306,8 +303,7 @@ def _deadline_at(timeout_s: float | None) -> float | None:
 
 
 def _targets(body: SamplingBody) -> Targets:
-    tpot_ms = body.tpot_target_ms
-    return Targets(body.ttft_target_s, None if tpot_ms is None else max(TPOT_S_MIN, tpot_ms / 1000))
+    return Targets.of_ms(body.ttft_target_s, body.tpot_target_ms, body.tbt_target_ms)
 
 
 def _logit_bias(body: SamplingBody, card: ModelCard) -> tuple[tuple[int, float], ...]:

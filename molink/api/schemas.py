@@ -288,7 +288,10 @@ class SamplingBody(Body):
     """Default: the operator's. Seconds to the first token; a request that is forecast a later one
     is refused at once, with status 429 and Retry-After."""
     tpot_target_ms: float | None = Field(default=None, gt=0, le=TPOT_TARGET_MS_MAX)
-    """Default: the operator's. Milliseconds between two tokens, in the same way."""
+    """Default: the operator's. Mean milliseconds between two tokens, in the same way."""
+    tbt_target_ms: float | None = Field(default=None, gt=0, le=TPOT_TARGET_MS_MAX)
+    """Default: the operator's. Milliseconds that 99 % of the gaps between tokens stay within, or
+    the percentage that the operator has set, in the same way."""
     kv_budget: float | None = Field(default=None, ge=KV_BUDGET_MIN, le=1)
     """Default 1. Share of the prompt's tokens that the answer is computed with, in all layers but
     the first three: those that the prompt's end attends to. Less is sooner, and less exact."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, assert_never
 
+from molink.bench.goodput import goodput_of
 from molink.bench.report import report
 from molink.bench.runner import (
     RequestPlan,
@@ -31,6 +32,7 @@ from molink.workload.trace import (
     scaled,
     within,
 )
+from molink_scheduler.routing.admission import NO_TARGETS, Targets
 
 CLOSED_LOOP = ("concurrency", "requests", "input_tokens", "output_tokens")
 OPEN_LOOP = ("rate", "duration_s", "scale")
@@ -131,12 +133,31 @@ async def run_load(
     done: Callable[[RequestRecord], None] = lambda record: None,
     planned: Callable[[int], None] = lambda count: None,
     key: str | None = None,
+    targets: Targets = NO_TARGETS,
 ) -> dict[str, Any]:
-    """Run the load and report on it.
+    """Run the load and report on it, where there are targets with its goodput.
 
     `key` is of the server's API, if it wants one. `planned` is called with the number of requests,
     `done` with each one's record when it ends.
     """
+    ended: list[RequestRecord] = []
+
+    def has_ended(record: RequestRecord) -> None:
+        ended.append(record)
+        done(record)
+
+    found = await _run(settings, has_ended, planned, key)
+    if targets.are_set:
+        found["goodput"] = goodput_of(ended, targets, found["wall_s"])
+    return found
+
+
+async def _run(
+    settings: Settings,
+    done: Callable[[RequestRecord], None],
+    planned: Callable[[int], None],
+    key: str | None,
+) -> dict[str, Any]:
     if isinstance(settings, SessionSettings):
         return await run_sessions(settings, done, planned, key)
     async with ApiClient(settings.url, key) as client:

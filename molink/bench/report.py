@@ -10,16 +10,16 @@ Only finished requests count; failed ones are counted apart, and their tokens ar
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from molink.bench.goodput import gaps_of, goodput_line, mean_gap_s
 from molink.bench.runner import RequestRecord
 from molink.json_object import JsonObject
 from molink.printable import printable
-from molink.workload.figures import TIME_LABELS, spread
+from molink.workload.figures import SPREAD, TIME_LABELS, spread
 
 
 def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
@@ -27,13 +27,13 @@ def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
     good = [record for record in records if record.error is None]
     errors = [record.error for record in records if record.error is not None]
     tokens = sum(len(record.token_times_s) for record in good)
-    gaps_s = [b - a for record in good for a, b in pairwise(record.token_times_s) if b > a]
+    gaps_s = [gap_s for record in good for gap_s in gaps_of(record.token_times_s)]
     firsts = sum(bool(record.token_times_s) for record in good)
     wall_s = _wall_s(records)
     return {
         "ttft_s": spread([record.ttft_s for record in good if record.ttft_s is not None]),
         "tpot_s": spread(
-            [_tpot_s(record.token_times_s) for record in good if len(record.token_times_s) > 1]
+            [mean_gap_s(record.token_times_s) for record in good if len(record.token_times_s) > 1]
         ),
         "gap_s": spread(gaps_s),
         "latency_s": spread([record.end_s - record.start_s for record in good]),
@@ -47,10 +47,6 @@ def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
     }
 
 
-def _tpot_s(times_s: Sequence[float]) -> float:
-    return (times_s[-1] - times_s[0]) / (len(times_s) - 1)
-
-
 def _wall_s(records: Sequence[RequestRecord]) -> float:
     """Seconds from the first start to the last end."""
     if not records:
@@ -61,7 +57,7 @@ def _wall_s(records: Sequence[RequestRecord]) -> float:
 def print_report(report: dict[str, Any], console: Console) -> None:
     """Print the spreads as a table in milliseconds and the totals beneath."""
     table = Table("milliseconds", title=_title(report["settings"]))
-    for column in ("mean", "p50", "p95", "p99"):
+    for column in SPREAD:
         table.add_column(column, justify="right")
     for key, label in TIME_LABELS.items():
         table.add_row(label, *(_milliseconds(value) for value in report[key].values()))
@@ -73,6 +69,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         f"{report['wall_s']:.2f} s, {report['finished']} requests finished, "
         f"{report['failed']} failed"
     )
+    if "goodput" in report:
+        console.print(goodput_line(report["goodput"]))
     if report["first_error"]:
         error = printable(str(report["first_error"]))
         console.print(f"first error: {error}", style="red", markup=False)

@@ -25,6 +25,7 @@ from molink.utf8 import utf8_text
 
 if TYPE_CHECKING:
     from molink.bench.load import Settings
+    from molink_scheduler.routing.admission import Targets
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -228,6 +229,10 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
     default=1,
     help="Short requests for each concurrent one before the clock starts.",
 )
+@click.option("--ttft-target-s", type=float, help="Count answers with a first token so soon.")
+@click.option("--tpot-target-ms", type=float, help="And with a mean of so many between tokens.")
+@click.option("--tbt-target-ms", type=float, help="And with gaps within so many.")
+@shown_option("--tbt-percentile", type=float, default=99.0, help="Percentile of each one's gaps.")
 @click.option(
     "--json",
     "json_file",
@@ -254,6 +259,7 @@ def bench(
 
     With --profile: time the stages of MODEL, a directory or hub id, for the simulator.
     """
+    from molink.bench.goodput import TARGETS, targets_of
     from molink.bench.load import refuse_beside_profile, settings_from
 
     source = click.get_current_context().get_parameter_source
@@ -264,9 +270,11 @@ def bench(
         return
     if model is not None:
         raise UserError(f"{model} is not needed: the server at --url says what it serves.")
+    targets = targets_of({name: settings.pop(name) for name in TARGETS})
+    load = settings_from(settings, given)
     if json_file is not None:
         _check_writable(json_file, "--json")
-    _show(asyncio.run(_run_with_bar(settings_from(settings, given), key, quiet=quiet)), json_file)
+    _show(asyncio.run(_run_with_bar(load, targets, key, quiet=quiet)), json_file)
 
 
 def _write_profile(model: str | None, path: Path, *, quiet: bool) -> None:
@@ -282,13 +290,19 @@ def _write_profile(model: str | None, path: Path, *, quiet: bool) -> None:
         write_profile(model, path, bar.advance)
 
 
-async def _run_with_bar(settings: "Settings", key: str | None, *, quiet: bool) -> dict[str, Any]:
+async def _run_with_bar(
+    settings: "Settings", targets: "Targets", key: str | None, *, quiet: bool
+) -> dict[str, Any]:
     from molink.bench.load import run_load
     from molink.terminal.progress import WorkProgress
 
     with WorkProgress("requests", quiet=quiet) as bar:
         return await run_load(
-            settings, key=key, done=lambda record: bar.advance(), planned=bar.expect
+            settings,
+            key=key,
+            done=lambda record: bar.advance(),
+            planned=bar.expect,
+            targets=targets,
         )
 
 

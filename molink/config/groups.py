@@ -25,7 +25,14 @@ from molink_scheduler.head.settings import (
     SPAN_TOKENS_MAX,
     RingTerms,
 )
-from molink_scheduler.routing.admission import TPOT_TARGET_MS_MAX, TTFT_TARGET_S_MAX, Targets
+from molink_scheduler.routing.admission import (
+    TBT_PERCENTILE,
+    TBT_PERCENTILE_MAX,
+    TBT_PERCENTILE_MIN,
+    TPOT_TARGET_MS_MAX,
+    TTFT_TARGET_S_MAX,
+    Targets,
+)
 from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.units import GB
 from molink_scheduler.waiting_line import WAIT_S
@@ -127,6 +134,20 @@ class ApiSettings:
         "Refuse requests (429) that are forecast to get further tokens more slowly.",
         within=(ABOVE_0, TPOT_TARGET_MS_MAX),
     )
+    tbt_target_ms: float | None = setting(
+        "--tbt-target-ms X",
+        None,
+        "Refuse requests (429) that are forecast to get a longer gap between two tokens than this, "
+        "but for the longest gaps (--tbt-percentile).",
+        within=(ABOVE_0, TPOT_TARGET_MS_MAX),
+    )
+    tbt_percentile: float = setting(
+        "--tbt-percentile X",
+        TBT_PERCENTILE,
+        "Percentile of gaps between tokens that --tbt-target-ms, or tbt_target_ms of a request, is "
+        "for.",
+        within=(TBT_PERCENTILE_MIN, TBT_PERCENTILE_MAX),
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -140,8 +161,9 @@ class ApiSettings:
     @property
     def targets(self) -> Targets:
         """The operator's targets for answers."""
-        tpot_ms = self.tpot_target_ms
-        return Targets(self.ttft_target_s, None if tpot_ms is None else tpot_ms / 1000)
+        return Targets.of_ms(
+            self.ttft_target_s, self.tpot_target_ms, self.tbt_target_ms, self.tbt_percentile
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

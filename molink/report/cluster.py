@@ -208,6 +208,38 @@ class RingForecast:
 
 
 @dataclass(frozen=True, slots=True)
+class PaceReport:
+    """Pace of a ring beside the answers that it gives now, as its own tokens have told."""
+
+    tpot_s: float
+    """Mean seconds between two tokens of an answer."""
+    tbt_p90_s: float
+    """Seconds that 90 % of the gaps between tokens stay within."""
+    tbt_p99_s: float
+    """Seconds that 99 % of them stay within."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputReport:
+    """Requests with targets that have ended since the start, but for those of clients that went
+    away."""
+
+    requests: int
+    met: int
+    """Answers that came whole and within all targets."""
+    refused: int
+    """Requests that were refused before anything was computed."""
+    ttft_missed: int
+    """Whole answers that missed the target of the first token, by more than any other."""
+    tpot_missed: int
+    """The same of the mean time between tokens."""
+    tbt_missed: int
+    """The same of single gaps between tokens."""
+    failed: int
+    """Answers that were not whole: an error, or the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterReport:
     """Figures of one drafter of a ring, since the ring was begun or mended."""
 
@@ -246,6 +278,8 @@ class RingReport:
     """None: its nodes were not measured."""
     drafters: tuple[DrafterReport, ...] = ()
     """Those who have guessed tokens."""
+    pace: PaceReport | None = None
+    """Left out until enough gaps between tokens have told."""
 
     @property
     def round_s(self) -> float | None:
@@ -328,6 +362,8 @@ class ClusterReport:
     """Left out by `molink serve`, whose nodes need none."""
     cell: CellReport | None = None
     """Left out by `molink serve`, whose nodes lend nothing to each other."""
+    goodput: GoodputReport | None = None
+    """Left out until a request with targets has ended."""
 
     @property
     def troubles(self) -> tuple[str, ...]:

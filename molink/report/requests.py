@@ -115,6 +115,11 @@ class RequestReport:
     attempts: tuple[AttemptReport, ...]
     waits_for: str = ""
     """Sentence that says for which room it waits; empty: for none but its turn."""
+    forecast_tbt_s: float | None = None
+    """Forecast seconds that 99 % of its gaps between tokens stay within, or the percentage that the
+    operator has set, when it was sent to a ring; None: nobody knew."""
+    tbt_s: float | None = None
+    """Seconds that as many of its gaps have stayed within; None before the second token."""
 
     @property
     def key(self) -> tuple[str, int]:

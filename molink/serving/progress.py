@@ -9,6 +9,7 @@ Pure: times are arguments.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,6 +96,16 @@ class Rounds:
         self.longest_s = max(self.longest_s, gap_s)
         found = _class_of(gap_s)
         self._classes[found] = self._classes.get(found, 0) + 1
+
+    def with_all(self, others: Iterable["Rounds"]) -> "Rounds":
+        """Gaps of this one and of others together, without their pauses."""
+        found = Rounds(self.count, self.longest_s, _classes=dict(self._classes))
+        for one in others:
+            found.count += one.count
+            found.longest_s = max(found.longest_s, one.longest_s)
+            for number, count in one._classes.items():
+                found._classes[number] = found._classes.get(number, 0) + count
+        return found
 
     def quantile_s(self, part: float) -> float | None:
         """Length below which this part of the gaps lies, to five per cent; None of none."""

@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 
 from molink.errors import ErrorGuard, OverloadedError
 from molink.report.requests import RequestsReport
-from molink.serving.timeline import RequestTimeline
-
-OVERLOADED = "overloaded"
-"""Finish reason of a request that was refused because others, or its targets, left no room for it:
-an answer that its client asks for, not a fault (429)."""
+from molink.serving.goodput import Goodput
+from molink.serving.timeline import OVERLOADED, RequestTimeline
 
 ENDED_MAX = 200
 """Ended requests that are kept: what an operator scrolls through; a minute of a busy ring."""
@@ -32,8 +29,13 @@ class RequestLog:
     _live: dict[int, RequestTimeline] = field(default_factory=dict)
     """Live timelines by identity, in the order in which they came."""
     _ended: deque[RequestTimeline] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
-    _watchers: list[Watcher] = field(default_factory=list)
+    goodput: Goodput = field(default_factory=Goodput)
+    """Outcomes of all that had targets."""
+    _watchers: list[Watcher] = field(init=False)
     _guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Telling of a request's end"))
+
+    def __post_init__(self) -> None:
+        self._watchers = [self.goodput.ended]
 
     @property
     def live(self) -> list[RequestTimeline]:

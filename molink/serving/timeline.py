@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from molink.report.requests import (
     AttemptReport,
@@ -24,8 +25,13 @@ from molink.report.requests import (
 )
 from molink.serving.progress import PromptPiece, PromptPieces, Rounds
 from molink_scheduler.request import WishedTokens
+from molink_scheduler.routing.admission import NO_TARGETS, Targets
 
 ID_BYTES = 12
+
+OVERLOADED = "overloaded"
+"""Finish reason of a request that was refused because others, or its targets, left no room for it:
+an answer that its client asks for, not a fault (429)."""
 
 DIGITS = 6
 """Microseconds."""
@@ -113,7 +119,12 @@ class RequestTimeline:
     """Seconds to the first token, as forecast when the request was first sent to a ring; None: it
     was sent to none, or the ring's pace was not known."""
     forecast_tpot_s: float | None = None
-    """Seconds between two tokens, as forecast when it was first sent to a ring; None: unknown."""
+    """Mean seconds between two tokens, as forecast when it was first sent to a ring; None:
+    unknown."""
+    forecast_tbt_s: float | None = None
+    """Seconds that the targets' percentile of its gaps stays within, as forecast with it."""
+    targets: Targets = NO_TARGETS
+    """Times that it was to get, its own or the operator's."""
 
     # -- filled by the service -------------------------------------------------------------------
 
@@ -121,10 +132,11 @@ class RequestTimeline:
         """A ring has been asked to compute it."""
         self.attempts.append(RingAttempt(ring, tuple(stages), now))
 
-    def promised(self, ttft_s: float, tpot_s: float) -> None:
+    def promised(self, ttft_s: float, tpot_s: float, tbt_s: float) -> None:
         """Note what was forecast when the request was first sent to a ring."""
         if self.forecast_ttft_s is None:
             self.forecast_ttft_s, self.forecast_tpot_s = ttft_s, tpot_s
+            self.forecast_tbt_s = tbt_s
 
     def numbered(self, number: int) -> None:
         """The ring has given it this number."""
@@ -242,6 +254,15 @@ class RequestTimeline:
             None if self.tokens < 2 or self.decode_s is None else self.decode_s / (self.tokens - 1)
         )
 
+    def gaps_within_s(self, percentile: float) -> float | None:
+        """Seconds that so many per cent of the gaps between its tokens stay within, to five per
+        cent, those from one ring to the next among them; None before the second token."""
+        moves, had = Rounds(), [one for one in self.attempts if one.first_token_at is not None]
+        for left, took in pairwise(had):
+            if left.last_token_at is not None and took.first_token_at is not None:
+                moves.add(left.last_token_at, took.first_token_at, left.tokens)
+        return moves.with_all(one.rounds for one in had).quantile_s(percentile / 100)
+
     @property
     def total_s(self) -> float | None:
         """Seconds from its arrival to its end; None before that."""
@@ -278,6 +299,8 @@ class RequestTimeline:
             prefill_s=_rounded(self.prefill_s),
             decode_s=_rounded(self.decode_s),
             tpot_s=_rounded(self.tpot_s),
+            forecast_tbt_s=_rounded(self.forecast_tbt_s),
+            tbt_s=_rounded(self.gaps_within_s(self.targets.tbt_percentile)),
             total_s=self._elapsed_if(self.finished_at),
             finish_reason=self.finish_reason,
             error=self.error,

@@ -1,9 +1,9 @@
 """Figures of what users saw. Pure.
 
-Many values become four: mean, p50, p95 and p99 (`spread`). A request that is compared between a
-real ring and a simulated one has `ttft_s`, from when it was asked to its first token, and `tpot_s`,
-the mean time between its tokens after the first; then come mean, p50 and p95 over the requests of
-one load, and over all (`ALL`).
+Many values become five: mean, p50, p90, p95 and p99 (`spread`). A request that is compared between
+a real ring and a simulated one has `ttft_s`, from when it was asked to its first token, and
+`tpot_s`, the mean time between its tokens after the first; then come mean, p50 and p95 over the
+requests of one load, and over all (`ALL`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,10 @@ TIME_LABELS = {
     "latency_s": "whole answer",
 }
 """Names of a load's times in a table."""
+
+PERCENTILES = (50, 90, 95, 99)
+SPREAD = ("mean", *(f"p{percent}" for percent in PERCENTILES))
+"""Figures of many values."""
 
 ALL = "all"
 TIMES = ("ttft_s", "tpot_s")
@@ -85,13 +89,9 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean and percentiles; null for all when there is no value."""
+    """Mean and percentiles (`SPREAD`); null for all when there is no value."""
     if not values:
-        return {"mean": None, "p50": None, "p95": None, "p99": None}
+        return dict.fromkeys(SPREAD)
     ordered = sorted(values)
-    return {
-        "mean": sum(ordered) / len(ordered),
-        "p50": percentile(ordered, 50),
-        "p95": percentile(ordered, 95),
-        "p99": percentile(ordered, 99),
-    }
+    percentiles = {f"p{percent}": percentile(ordered, percent) for percent in PERCENTILES}
+    return {"mean": sum(ordered) / len(ordered), **percentiles}

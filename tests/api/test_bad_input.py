@@ -125,6 +125,7 @@ SHARED_BAD = [
     ({"ttft_target_s": 1e9}, "ttft_target_s"),
     ({"tpot_target_ms": -5}, "tpot_target_ms"),
     ({"tpot_target_ms": "fast"}, "tpot_target_ms"),
+    ({"tbt_target_ms": 0}, "tbt_target_ms"),
     ({"max_new_tokens": 5}, "max_new_tokens"),
     ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
     ({"json_schema": {}}, "json_schema"),

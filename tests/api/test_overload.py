@@ -59,10 +59,10 @@ async def test_each_api_says_so_in_its_own_words(service, serve, http, path, bod
 )
 async def test_a_request_may_have_targets_of_its_own(service, serve, http, path, body):
     url = await serve(service)
-    targets = {"ttft_target_s": 2.5, "tpot_target_ms": 80}
+    targets = {"ttft_target_s": 2.5, "tpot_target_ms": 80, "tbt_target_ms": 200}
     async with http.post(f"{url}{path}", json={**body, **targets}) as response:
         assert response.status == 200
-    assert service.requests[0].targets == Targets(2.5, 0.08)
+    assert service.requests[0].targets == Targets(2.5, 0.08, 0.2)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -29,7 +29,8 @@ OPTIONS = {
         "--api-tls --api-tls-cert --api-tls-key "
         "--tool-parser --cache-ram-gb --cache-disk-gb "
         "--reasoning-parser --log-format --otlp --quiet --cors-origin --strict "
-        "--shared-cache --queue-s --routing --ttft-target-s --tpot-target-ms --served-model-name "
+        "--shared-cache --queue-s --routing --ttft-target-s --tpot-target-ms "
+        "--tbt-target-ms --tbt-percentile --served-model-name "
         "--generation-config"
     ),
     "up": (
@@ -44,7 +45,7 @@ OPTIONS = {
         "--allowed-host --tool-parser "
         "--reasoning-parser --log-format --otlp --quiet "
         "--cors-origin --strict --shared-cache --queue-s --routing --ttft-target-s "
-        "--tpot-target-ms --served-model-name "
+        "--tpot-target-ms --tbt-target-ms --tbt-percentile --served-model-name "
         "--generation-config"
     ),
     "dashboard": "--url --key --read-only --record --replay --data-dir",
@@ -65,7 +66,8 @@ OPTIONS = {
     "chat": "--url --key --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
-        "--quiet --warmup --json --trace --rate --duration-s --scale --sessions --profile --key"
+        "--quiet --warmup --json --trace --rate --duration-s --scale --sessions --profile --key "
+        "--ttft-target-s --tpot-target-ms --tbt-target-ms --tbt-percentile"
     ),
     "invite": "--expires --uses --name --url --data-dir",
     "invite list": "--json --data-dir",
@@ -101,7 +103,7 @@ OPTIONS = {
     "sim cache": (
         "--quiet --trace --show --shape --rings --model --gpu --stages --bandwidth-mbps "
         "--latency-ms --capacity-tokens --routing --admission --rate --ttft-times "
-        "--tpot-times --prompt-order --seed --out"
+        "--tpot-times --tbt-times --tbt-percentile --prompt-order --seed --out"
     ),
     "sim cell": "--paper --json",
     "sim compare": "--quiet --scenario --model --profile --rounds --json",

@@ -10,6 +10,7 @@ from molink.bench.load import LoadSettings, TraceSettings, run_load
 from molink.bench.runner import PlannedRequest, RequestPlan, run_plan
 from molink.cli.client import bench
 from molink.errors import UserError
+from molink_scheduler.routing.admission import Targets
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ async def test_load_counts_what_it_sent(settings, service):
     assert (found["finished"], found["failed"], found["first_error"]) == (8, 0, None)
     assert (found["generated_tokens"], len(ended)) == (48, 8)
     for key in ("ttft_s", "tpot_s", "gap_s", "latency_s"):
-        assert found[key].keys() == {"mean", "p50", "p95", "p99"}
+        assert found[key].keys() == {"mean", "p50", "p90", "p95", "p99"}
         assert all(value >= 0 for value in found[key].values())
     assert found["settings"]["concurrency"] == 3 and found["model"] == "tiny"
     warming, counted = service.requests[:3], service.requests[3:]
@@ -41,6 +42,14 @@ async def test_the_same_seed_sends_the_same_requests_however_warm(settings, serv
     service.requests.clear()
     await run_load(replace(settings, concurrency=1, warmup=2))
     assert service.requests[2:] == first
+
+
+async def test_with_targets_the_goodput_is_reported(settings, service):
+    service.failing = frozenset({3, 5})
+    found = await run_load(settings, targets=Targets(ttft_s=60.0, tbt_s=60.0))
+    assert (found["goodput"]["met"], found["goodput"]["requests"]) == (6, 8)
+    assert found["goodput"]["per_s"] == pytest.approx(6 / found["wall_s"])
+    assert "goodput" not in await run_load(settings)
 
 
 async def test_failures_are_counted_and_the_rest_goes_on(settings, service):

@@ -2,8 +2,11 @@ import json
 
 import pytest
 
+from molink.bench.goodput import goodput_line, goodput_of, is_good, targets_of
 from molink.bench.report import report
 from molink.bench.runner import RequestRecord
+from molink.errors import UserError
+from molink_scheduler.routing.admission import NO_TARGETS, Targets
 
 
 def test_report():
@@ -35,3 +38,52 @@ def test_tokens_that_come_together_are_one_gap():
 def test_report_of_no_records():
     found = report([])
     assert (found["tokens_per_s"], found["finished"], found["failed"]) == (0.0, 0, 0)
+
+
+def record(*times_s, error=None):
+    return RequestRecord(start_s=10.0, end_s=20.0, token_times_s=list(times_s), error=error)
+
+
+@pytest.mark.parametrize(
+    ("targets", "good"),
+    [
+        (Targets(ttft_s=1.0), True),
+        (Targets(ttft_s=0.9), False),
+        (Targets(tpot_s=0.75), True),
+        (Targets(tpot_s=0.7), False),
+        (Targets(tbt_s=1.5), True),
+        (Targets(tbt_s=1.4), False),
+        (Targets(tbt_s=1.4, tbt_percentile=50), True),
+        (Targets(1.0, 0.75, 1.4), False),
+    ],
+)
+def test_an_answer_is_good_within_all_targets(targets, good):
+    """Its gaps are 1, 0 (two at once), 1.5 and 0.5 s."""
+    assert is_good(record(11.0, 12.0, 12.0, 13.5, 14.0), targets) is good
+
+
+def test_the_goodput_counts_whole_answers_alone():
+    records = [record(11.0, 12.0), record(11.0), record(11.0, error="lost"), record()]
+    found = goodput_of(records, Targets(ttft_s=1.0, tbt_s=0.5), 4.0)
+    assert (found["met"], found["requests"], found["per_s"]) == (1, 4, 0.25)
+    assert goodput_line(found) == (
+        "goodput 0.25 requests/s: 1 of 4 requests (first token within 1000 ms, 99 % of gaps within "
+        "500 ms)"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tbt_target_ms": 0.0},
+        {"tbt_target_ms": float("nan")},
+        {"ttft_target_s": -1.0},
+        {"tbt_percentile": 100.0},
+    ],
+)
+def test_targets_that_cannot_be_are_named(options):
+    [(name, _)] = options.items()
+    with pytest.raises(UserError, match=f"--{name.replace('_', '-')} must be") as refusal:
+        targets_of(options)
+    assert "\n" not in str(refusal.value)
+    assert targets_of({}) == NO_TARGETS

@@ -79,7 +79,7 @@ def test_bench_prints_a_table_and_writes_json(url, tmp_path):
     assert "time to first token" in out and "4 requests finished, 0 failed" in out
     report = json.loads(path.read_text())
     for key in ("ttft_s", "tpot_s", "gap_s", "latency_s"):
-        assert report[key].keys() == {"mean", "p50", "p95", "p99"}
+        assert report[key].keys() == {"mean", "p50", "p90", "p95", "p99"}
     assert (report["finished"], report["failed"]) == (4, 0)
     assert report["tokens_per_s"] > 0
     assert report["settings"]["output_tokens"] == 5

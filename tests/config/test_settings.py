@@ -106,6 +106,9 @@ def serve_settings(*, nodes=1, **options) -> ServeSettings:
         {"ttft_target_s": 0.0},
         {"ttft_target_s": float("nan")},
         {"tpot_target_ms": -5.0},
+        {"tbt_target_ms": 0.0},
+        {"tbt_target_ms": float("nan")},
+        {"tbt_percentile": 100.0},
     ],
 )
 def test_settings_out_of_range_are_refused(options):

@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 from molink.api.metrics.cluster_metrics import labelled
 from molink.serving.answers.deadline import DEADLINE
 from molink.serving.events import EventLedger
-from molink.serving.request_log import OVERLOADED, RequestLog
-from molink.serving.timeline import RequestTimeline
+from molink.serving.request_log import RequestLog
+from molink.serving.timeline import OVERLOADED, RequestTimeline
 
 PROVIDER = "molink"
 
@@ -45,6 +45,8 @@ TOKEN_BUCKETS = tuple(float(4**power) for power in range(14))
 
 FORECASTS = "Seconds to first tokens, as they were forecast and as they came."
 
+GOODPUT = "Requests with targets, by whether they came whole and within all of them."
+
 HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], tuple[float, ...]], ...] = (
     (
         "gen_ai_server_request_duration",
@@ -65,6 +67,13 @@ HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], tuple[float, ...]], ...]
         "Mean time between two tokens of a request, after the first.",
         "seconds",
         SHARED_LABELS,
+        TPOT_BUCKETS_S,
+    ),
+    (
+        "molink_request_tbt",
+        "99th percentile of the gaps between a request's tokens.",
+        "seconds",
+        (),
         TPOT_BUCKETS_S,
     ),
     (
@@ -145,6 +154,7 @@ class RequestMetrics(Collector):
         self._observe("gen_ai_server_request_duration", timeline.total_s, *shared, error)
         self._observe("gen_ai_server_time_to_first_token", timeline.ttft_s, *shared)
         self._observe("gen_ai_server_time_per_output_token", timeline.tpot_s, *shared)
+        self._observe("molink_request_tbt", timeline.gaps_within_s(99.0))
         self._observe("molink_request_queue", timeline.queue_s)
         self._observe("molink_request_prefill", timeline.prefill_s)
         if timeline.attempts:
@@ -172,6 +182,7 @@ class RequestMetrics(Collector):
         seconds = {"forecast": self._forecast_s, "came": self._came_s}
         families: tuple[tuple[str, str, str, Mapping[str, float]], ...] = (
             ("molink_requests_ended_total", "Requests by how they ended.", "finish_reason", ends),
+            ("molink_goodput_total", GOODPUT, "outcome", self.log.goodput.counts),
             ("molink_events_total", "Events in the ledger by kind.", "kind", self.events.counts),
             ("molink_prompt_tokens_total", "Tokens of answered prompts.", "source", prompts),
             ("molink_first_token_seconds_total", FORECASTS, "what", seconds),

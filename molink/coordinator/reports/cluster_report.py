@@ -26,6 +26,7 @@ from molink.stage_protocol.health import DrafterHealth, PackingHealth, StageHeal
 from molink.version import version
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.link.facts import LinkReport
+from molink_scheduler.routing.gap_times import KNOWN_GAPS
 
 NOTHING_PACKED = PackingHealth("raw", raw_bytes=0, packed_bytes=0, seconds=0.0)
 
@@ -76,8 +77,9 @@ def service_report(
     service: ClusterService, nodes: Sequence[NodeReport] = (), trouble: Sequence[str] = ()
 ) -> ClusterReport:
     """Report of all rings and these nodes; of the sentences on trouble, empty ones are none, and
-    those on drafters that rings serve without are added."""
+    those on drafters that rings serve without, and on targets that no ring can keep, are added."""
     ends = (ring.client.ring.stages[end].loaded for ring in service.rings for end in (0, -1))
+    targets = service.intake.trouble(service.rings)
     undrafted = dict.fromkeys(one.drafter_trouble or "" for one in ends if one is not None)
     return ClusterReport(
         model=service.model.name,
@@ -86,7 +88,8 @@ def service_report(
         intake_paused=service.intake_paused,
         nodes=tuple(nodes),
         build=build_report(),
-        trouble=tuple(one for one in (*trouble, *undrafted) if one),
+        goodput=service.request_log.goodput.report,
+        trouble=tuple(one for one in (*trouble, *undrafted, targets) if one),
     )
 
 
@@ -110,7 +113,19 @@ def ring_report(
         number=number,
         forecast=forecast,
         drafters=tuple(_drafter(one) for one in (head or NO_HEALTH).drafters if one.rounds),
+        pace=pace_report(client),
     )
+
+
+def pace_report(client: RingClient) -> cluster.PaceReport | None:
+    """Report of the pace of one ring beside the answers that it gives now; None: too few gaps have
+    told."""
+    pace, others = client.prospects.pace, max(0, client.prospects.line.running - 1)
+    if pace.gaps.total < KNOWN_GAPS:
+        return None
+    tpot_s = pace.pace.tpot_s(others)
+    tbts_s = (tpot_s * pace.gaps.times(others, percentile) for percentile in (90.0, 99.0))
+    return cluster.PaceReport(*(round(one_s, 6) for one_s in (tpot_s, *tbts_s)))
 
 
 def _drafter(of_head: DrafterHealth) -> cluster.DrafterReport:

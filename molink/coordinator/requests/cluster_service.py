@@ -160,7 +160,8 @@ class ClusterService:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
         timeline = request.timeline or self._timeline(request)
-        asked = replace(request, timeline=timeline)
+        timeline.targets = request.targets.or_else(self.intake.targets)
+        asked = replace(request, timeline=timeline, targets=timeline.targets)
         self.audits.choose(timeline, sum(ring.is_open for ring in self.rings))
         if request.log is not None:
             request.log.begin()

@@ -21,7 +21,12 @@ from molink_scheduler.routing.admission import (
     Verdict,
 )
 from molink_scheduler.routing.ring_choice import Routing, choose_ring
-from molink_scheduler.routing.ring_forecast import RingState, forecast_tpot_s, forecast_ttft_s
+from molink_scheduler.routing.ring_forecast import (
+    RingState,
+    forecast_tbt_s,
+    forecast_tpot_s,
+    forecast_ttft_s,
+)
 from molink_scheduler.routing.session_homes import SessionHomes
 from molink_scheduler.waiting_line import WAIT_S
 
@@ -63,6 +68,20 @@ class Intake:
             wait_s,
         )
 
+    def trouble(self, rings: Sequence[ServingRing]) -> str:
+        """Sentence where the operator's targets refuse everybody, as tokens follow each other more
+        slowly on each of these rings when they are idle; empty: they do not, or nobody knows."""
+        paces = [ring.client.prospects.pace for ring in rings]
+        round_s = min((one.pace.tpot_alone_s for one in paces), default=0.0)
+        wanted_s = self.targets.between_tokens_s
+        if round_s <= wanted_s or not all(one.has_learned for one in paces):
+            return ""
+        return (
+            f"The target of {1000 * wanted_s:g} ms between tokens is below the round of every "
+            f"ring, {_figure(1000 * round_s)} ms at least: raise it, or all requests are refused "
+            "(--tpot-target-ms, --tbt-target-ms)."
+        )
+
     def choose(
         self,
         rings: Sequence[ServingRing],
@@ -80,14 +99,18 @@ class Intake:
         session = request.named_session
         home = self.homes.of(session)
         met = [(ring, _met(ring, request, home)) for ring in rings]
-        targets = request.targets.or_else(self.targets)
-        if targets != NO_TARGETS and not accepted:
+        targets = request.targets
+        if targets.are_set and not accepted:
             met = _admitting(met, request, targets)
         states = [state for _, state in met]
         left_tokens = request.sampling.max_tokens - output_tokens
         ring, state = met[choose_ring(self.routing, states, known, left_tokens, draw)]
         if ring.client.prospects.pace.is_known(state, known):
-            timeline.promised(forecast_ttft_s(state, known), forecast_tpot_s(state, known))
+            timeline.promised(
+                forecast_ttft_s(state, known),
+                forecast_tpot_s(state, known),
+                forecast_tbt_s(state, known, targets.tbt_percentile),
+            )
         self.homes.went(session, ring.number)
         return ring
 
@@ -128,10 +151,17 @@ def _refusal(verdicts: Sequence[Verdict], targets: Targets) -> OverloadedError:
         ones = "tokens" if targets.ttft_s is None else "further ones"
         forecasts.append(f"{ones} every {_figure(1000 * soonest.tpot_s)} ms")
         wanted.append(f"{1000 * targets.tpot_s:g} ms (tpot_target_ms)")
+    if targets.tbt_s is not None:
+        part = f"{targets.tbt_percentile:g} % of gaps between tokens"
+        forecasts.append(f"{part} within {_figure(1000 * soonest.tbt_s)} ms")
+        wanted.append(f"{1000 * targets.tbt_s:g} ms (tbt_target_ms)")
     help_ = "send yours again later."
-    if soonest.hopeless:
+    if soonest.hopeless and targets.between_tokens_s < soonest.alone_s:
+        alone = _figure(1000 * soonest.alone_s)
+        help_ = f"a round of the ring takes {alone} ms without other users: raise the target."
+    elif soonest.hopeless:
         help_ = "that would be missed without other users too: raise it, or send less."
-    elif targets.missed_by(soonest.ttft_s, soonest.tpot_s) <= 1:
+    elif targets.missed_by(*soonest.seconds) <= 1:
         spare = f"{1 - READMITTED_BELOW:.0%}"
         help_ = f"others were refused, until one has {spare} to spare: send yours again later."
     return OverloadedError(

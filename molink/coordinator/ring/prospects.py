@@ -83,6 +83,7 @@ class RingProspects:
             self.pace.answer_tokens,
             outstanding_tokens,
             max(1e-3, tokens_per_s),
+            gaps=self.pace.gaps,
         )
 
     def _cached_tokens(self, request: GenerationRequest | LiveSequence) -> int:

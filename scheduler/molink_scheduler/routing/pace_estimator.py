@@ -6,6 +6,8 @@ them, and seconds between two tokens over the others that decode. Each is fitted
 what came lately, newer samples counting more, and to the plan's line, which never quite goes away:
 it holds the line where all prompts are of one length or nobody shares the ring.
 
+A mean says nothing of single gaps between tokens: they are counted beside it (`gap_times`).
+
 A sample weighs by the square of its forecast's inverse, so that a long wait is worth no more than a
 short one: shares of a target are what is compared.
 
@@ -14,6 +16,7 @@ Pure, and a few numbers whatever comes: times are arguments.
 
 from dataclasses import dataclass, field, replace
 
+from molink_scheduler.routing.gap_times import GapTimes
 from molink_scheduler.routing.ring_forecast import ANSWER_TOKENS, RingPace, RingState
 
 SAMPLES_REMEMBERED = 64
@@ -22,6 +25,10 @@ minutes."""
 
 GAPS_REMEMBERED = 1024
 """Gaps between two tokens over which they are smoothed: some rounds of each of sixteen users."""
+
+PACE_AFTER = 64
+"""Gaps after which the pace is the ring's own, and gaps are counted as multiples of it: before that
+they would tell how wrong the plan was."""
 
 PLAN_WEIGHT = 1.0
 """Samples of middling weight that the plan's forecast counts for: after a few answers what came
@@ -68,6 +75,11 @@ class _LineFit:
     def value(self, x: float) -> float:
         return self.at_zero + self.slope * x
 
+    @property
+    def count(self) -> float:
+        """How many samples count, older ones by what is left of them."""
+        return self._count
+
     def add(self, x: float, y: float, times: int = 1) -> None:
         """Add a sample that counts so many times."""
         kept, weight = (1 - 1 / self.remembered) ** times, times / max(FLAT_S, self.value(x)) ** 2
@@ -102,6 +114,8 @@ class PaceEstimator:
     """Pace of the ring's plan; None: nobody has forecast it."""
     answer_tokens: float = ANSWER_TOKENS
     """Mean length of answers that have ended."""
+    gaps: GapTimes = field(init=False, default_factory=GapTimes)
+    """Single gaps between tokens, as multiples of the pace."""
     _ttft: _LineFit = field(init=False)
     """Seconds over prompt tokens, as many as they would be while nobody decodes."""
     _tpot: _LineFit = field(init=False)
@@ -115,12 +129,17 @@ class PaceEstimator:
         self._ttft = _LineFit(pace.first_token_s, each_s, PLAN_TOKENS, SAMPLES_REMEMBERED)
         self._tpot = _LineFit(pace.tpot_alone_s, pace.tpot_each_s, PLAN_OTHERS, GAPS_REMEMBERED)
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether a plan or enough answers tell of it for some prompts."""
+        return self.planned is not None or self._answers >= KNOWN_AFTER
+
     def is_known(self, ring: RingState, prompt_tokens: int) -> bool:
         """Whether a plan or enough answers tell of it for a prompt."""
         if self.planned is not None:
             return True
         own = max(1, prompt_tokens - ring.cached_tokens)
-        return self._answers >= KNOWN_AFTER and own <= KNOWN_TIMES * self._longest
+        return self.has_learned and own <= KNOWN_TIMES * self._longest
 
     @property
     def pace(self) -> RingPace:
@@ -142,6 +161,8 @@ class PaceEstimator:
     def round_came(self, others: int, gap_s: float, tokens: int = 1) -> None:
         """An answer beside so many others has so many tokens at once, so long after those before.
         Each of them counts as one that took its share of the time."""
+        if gap_s > 0 and self._tpot.count >= PACE_AFTER:
+            self.gaps.add(others, gap_s / self.pace.tpot_s(others))
         self._tpot.add(others, gap_s / tokens, tokens)
 
     def answer_ended(self, tokens: int) -> None:

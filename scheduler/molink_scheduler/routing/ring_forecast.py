@@ -15,7 +15,9 @@ Pure.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from molink_scheduler.routing.gap_times import NO_GAPS, GapTimes
 
 ANSWER_TOKENS = 200.0
 """Mean length of answers before any has ended: about that of Mooncake's traces (182 to 343)."""
@@ -86,6 +88,8 @@ class RingState:
     """Rate by which rings' outstanding tokens are compared; above 0."""
     is_home: bool = False
     """Whether it took the last request of the same session."""
+    gaps: GapTimes = field(default=NO_GAPS, repr=False)
+    """How far its gaps between tokens are beyond its pace; kept up by the ring's own gaps."""
 
     @property
     def requests(self) -> int:
@@ -128,3 +132,14 @@ def forecast_tpot_s(ring: RingState, prompt_tokens: int, *, predicts: bool = Tru
     if not predicts:
         return ring.pace.tpot_s(ring.decoding)
     return ring.pace.tpot_s(decoding_then(ring, forecast_ttft_s(ring, prompt_tokens)))
+
+
+def forecast_tbt_s(
+    ring: RingState, prompt_tokens: int, percentile: float, *, predicts: bool = True
+) -> float:
+    """Seconds that so many per cent of the gaps between tokens stay within, of a request that comes
+    now; the pace itself while too few gaps have told."""
+    others = float(ring.decoding)
+    if predicts:
+        others = decoding_then(ring, forecast_ttft_s(ring, prompt_tokens))
+    return ring.pace.tpot_s(others) * ring.gaps.times(others, percentile)

@@ -9,7 +9,13 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
-from molink_scheduler.routing.admission import AdmissionPolicy, Targets
+from molink_scheduler.routing.admission import (
+    TBT_PERCENTILE,
+    TBT_PERCENTILE_MAX,
+    TBT_PERCENTILE_MIN,
+    AdmissionPolicy,
+    Targets,
+)
 from molink_scheduler.routing.ring_choice import Routing
 from molink_sim.cache.cluster import PAPER_NODES, paper_ring
 from molink_sim.cache.hit_rate import brute_force_lru, hit_rate
@@ -69,6 +75,10 @@ class CacheSetting:
     ttft_times: float = TTFT_TIMES
     tpot_times: float = TPOT_TIMES
     """Multiple of the quiet time per token that a request is to get."""
+    tbt_times: float | None = None
+    """Multiple of it that most gaps between a request's tokens are to be within; None: any."""
+    tbt_percentile: float = TBT_PERCENTILE
+    """Percentile of its gaps that are."""
     seed: int = 0
     prompt_order: str = "shortest"
     """Order in which prompts are computed: `shortest` or `fifo`."""
@@ -94,6 +104,11 @@ class CacheSetting:
             raise UserError(f"--rate takes a number above 0, got {self.rate:g}.")
         if not (0 < self.ttft_times < inf and 0 < self.tpot_times < inf):
             raise UserError("--ttft-times and --tpot-times take numbers above 0.")
+        if self.tbt_times is not None and not 0 < self.tbt_times < inf:
+            raise UserError(f"--tbt-times takes a number above 0, got {self.tbt_times:g}.")
+        if not TBT_PERCENTILE_MIN <= self.tbt_percentile <= TBT_PERCENTILE_MAX:
+            bounds = f"{TBT_PERCENTILE_MIN:g} to {TBT_PERCENTILE_MAX:g}"
+            raise UserError(f"--tbt-percentile takes {bounds}, got {self.tbt_percentile:g}.")
 
     def specs(self) -> list[RingSpec]:
         """Descriptions of the rings that requests are sent to."""
@@ -124,14 +139,27 @@ class _Experiment:
         if setting.shape == "paper":
             requests = [replace(one, output_tokens=1) for one in requests]
         fitting = within(requests, capacity_tokens // BLOCK_TOKENS * BLOCK_TOKENS)
-        times = setting.ttft_times, setting.tpot_times
+        gaps = setting.tbt_times, setting.tbt_percentile
+        times = setting.ttft_times, setting.tpot_times, *gaps
         return cls(setting, fitting, rings, quiet_targets(fitting, rings[0], *times))
 
-    def run(self, rate: float, routing: str, admission: AdmissionPolicy) -> CacheOutcome:
+    @property
+    def mean_targets(self) -> Targets:
+        """The targets but for that of gaps."""
+        return replace(self.targets, tbt_s=None)
+
+    def run(
+        self,
+        rate: float,
+        routing: str,
+        admission: AdmissionPolicy,
+        promised: Targets | None = None,
+    ) -> CacheOutcome:
+        """What comes of the trace where rings refuse by `promised`, usually all targets."""
         setting = self.setting
         requests = at_rate(self.requests, rate, setting.seed)
         order = setting.prompt_order
-        rules = CacheRules(routing, admission, self.targets, setting.seed, order)
+        rules = CacheRules(routing, admission, promised or self.targets, setting.seed, order)
         return serve(requests, self.rings, rules)
 
     def held(self, routing: str) -> tuple[float, CacheOutcome | None]:
@@ -147,10 +175,12 @@ class _Experiment:
             "requests": len(outcome.served),
             "refused": sum(one.refused for one in outcome.served),
             "met_targets": outcome.good(self.targets),
+            "met_but_for_gaps": outcome.good(self.mean_targets),
             "hit_rate": outcome.hit_rate,
             "ttft_mean_s": fmean([one.ttft_s for one in begun]) if begun else 0.0,
             "ttft_p90_s": p90(outcome.ttfts_s),
             "tpot_p90_s": p90(outcome.tpots_s),
+            "tbt_p90_s": p90(outcome.tbts_s(self.targets.tbt_percentile)),
             "computed_tokens": sum(computed_tokens(one) for one in outcome.served),
             "wasted_tokens": outcome.wasted_tokens(self.targets),
         }
@@ -198,7 +228,7 @@ def _held_rates(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iter
 
 def _overload(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterator[Row]:
     """Rows at twice the rate that is held with the last of the routings, or the rate that is
-    given."""
+    given; with a target of gaps also where requests are refused by the others alone."""
     experiment, routing = _Experiment.of(setting, requests), setting.routings[-1]
     rate = setting.rate or OVERLOAD_TIMES * experiment.held(routing)[0]
     if not rate:
@@ -207,6 +237,10 @@ def _overload(setting: CacheSetting, requests: Sequence[CacheRequest]) -> Iterat
     for admission in AdmissionPolicy:
         outcome = experiment.run(rate, routing, admission)
         yield experiment.row(outcome, admission=str(admission), rate_per_s=rate)
+    if experiment.targets.tbt_s is not None:
+        by_mean = AdmissionPolicy.PREDICTED, experiment.mean_targets
+        outcome = experiment.run(rate, routing, *by_mean)
+        yield experiment.row(outcome, admission="predicted, by means", rate_per_s=rate)
 
 
 def _check_rate(experiment: _Experiment, rate: float) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from molink_scheduler.routing.admission import Targets
+from molink_scheduler.routing.admission import TBT_PERCENTILE, Targets
 from molink_sim.cache.serve import CacheOutcome, CacheRules, serve, tpot_s
 from molink_sim.cache.trace import CacheRequest
 from molink_sim.outcome import RequestOutcome
@@ -42,14 +42,18 @@ def quiet_targets(
     ring: RingSpec,
     ttft_times: float = TTFT_TIMES,
     tpot_times: float = TPOT_TIMES,
+    tbt_times: float | None = None,
+    tbt_percentile: float = TBT_PERCENTILE,
 ) -> Targets:
     """Bounds of a trace on a ring: the quiet times, times what may be lost to others. A longer
     prompt takes longer, so nine in ten have at most what the one has that as many are no longer
-    than; the same with contexts."""
+    than; the same with contexts. That of gaps, where there is one, is a multiple of the quiet time
+    per token, too: a ring without others has hardly a gap that is longer."""
     ttft_s = _alone(_ninth(requests, lambda one: one.input_tokens), ring).ttft_s
     contexts = _ninth(requests, lambda one: one.input_tokens + one.output_tokens / 2)
     tokens_s = tpot_s(_alone(contexts, ring))
-    return Targets(ttft_times * ttft_s, tpot_times * tokens_s or None)
+    tbt_s = None if tbt_times is None else tbt_times * tokens_s or None
+    return Targets(ttft_times * ttft_s, tpot_times * tokens_s or None, tbt_s, tbt_percentile)
 
 
 def _ninth(requests: Sequence[CacheRequest], size: Callable[[CacheRequest], float]) -> CacheRequest:
@@ -92,4 +96,5 @@ def highest_rate(
 
 
 def _held(outcome: CacheOutcome, targets: Targets) -> bool:
-    return targets.missed_by(p90(outcome.ttfts_s), p90(outcome.tpots_s)) <= 1
+    gaps_s = [] if targets.tbt_s is None else outcome.tbts_s(targets.tbt_percentile)
+    return targets.missed_by(p90(outcome.ttfts_s), p90(outcome.tpots_s), p90(gaps_s)) <= 1

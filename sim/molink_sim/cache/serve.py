@@ -7,7 +7,9 @@ coordinator routes and admits by what it is told in the product (`molink_sim.rin
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from molink.workload.figures import percentile
 from molink_scheduler.routing.admission import NO_TARGETS, AdmissionPolicy, Targets
 from molink_scheduler.routing.ring_choice import Routing
 from molink_sim.cache.trace import CacheRequest
@@ -66,6 +68,11 @@ class CacheOutcome:
         long = (one for one in self.served if one.output_tokens > 1 and not one.refused)
         return [tpot_s(one) for one in long]
 
+    def tbts_s(self, percentile: float) -> list[float]:
+        """Of each of these, the gap that so many per cent of its own are within."""
+        long = (one for one in self.served if one.output_tokens > 1 and not one.refused)
+        return [tbt_s(one, percentile) for one in long]
+
     def good(self, targets: Targets) -> int:
         """Requests that met all targets."""
         return sum(_is_good(one, targets) for one in self.served)
@@ -87,8 +94,20 @@ def tpot_s(one: RequestOutcome) -> float:
     return (one.token_times_s[-1] - one.token_times_s[0]) / max(1, len(one.token_times_s) - 1)
 
 
+def tbt_s(one: RequestOutcome, percent: float) -> float:
+    """Gap that so many per cent of the gaps between a request's tokens are within; 0 if it has but
+    one token, infinite before its end."""
+    if not one.finished:
+        return math.inf
+    gaps_s = sorted(gap_s for a, b in pairwise(one.token_times_s) if (gap_s := b - a) > 0)
+    return percentile(gaps_s, percent) if gaps_s else 0.0
+
+
 def _is_good(one: RequestOutcome, targets: Targets) -> bool:
-    return not one.refused and targets.missed_by(one.ttft_s, tpot_s(one)) <= 1
+    if one.refused or not one.finished:
+        return False
+    gap_s = 0.0 if targets.tbt_s is None else tbt_s(one, targets.tbt_percentile)
+    return targets.missed_by(one.ttft_s, tpot_s(one), gap_s) <= 1
 
 
 def serve(

@@ -16,6 +16,7 @@ COLUMNS = {
     "ttft_mean_s": "TTFT mean, s",
     "ttft_p90_s": "p90, s",
     "tpot_p90_s": "TPOT p90, s",
+    "tbt_p90_s": "TBT p90, s",
 }
 OVERLOAD_COLUMNS = {
     "requests": "requests",
@@ -76,6 +77,10 @@ DIGITS = 3
     "--ttft-times", default=10.0, show_default=True, help="Target, in p90 of quiet rings."
 )
 @click.option("--tpot-times", default=5.0, show_default=True, help="The same between two tokens.")
+@click.option("--tbt-times", type=float, help="The same of most single gaps, else no target.")
+@click.option(
+    "--tbt-percentile", default=99.0, show_default=True, help="Per cent of an answer's gaps."
+)
 @click.option(
     "--prompt-order",
     type=click.Choice(["shortest", "fifo"]),

@@ -8,9 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from molink.workload.figures import TIME_LABELS
-
-COLUMNS = ("mean", "p50", "p95", "p99")
+from molink.workload.figures import SPREAD, TIME_LABELS
 
 BUSY_ROWS_MAX = 24
 """Eight rings of three; of more nodes the busiest are shown."""
@@ -33,10 +31,10 @@ class Table:
 def spread_table(summary: Mapping[str, Any], title: str = "What users felt") -> Table:
     """Mean and percentiles of the four times."""
     rows = [
-        [label, *(_seconds(summary[key][column]) for column in COLUMNS)]
+        [label, *(_seconds(summary[key][column]) for column in SPREAD)]
         for key, label in TIME_LABELS.items()
     ]
-    return Table(title, ["seconds", *COLUMNS], rows)
+    return Table(title, ["seconds", *SPREAD], rows)
 
 
 def busy_table(summary: Mapping[str, Any], title: str = "How busy it was") -> Table:

@@ -58,6 +58,7 @@ class RingOutlook:
             cached,
             self.pace.answer_tokens,
             outstanding_tokens,
+            gaps=self.pace.gaps,
         )
 
     def sent(self, number: int, prompt: bytes, now: float) -> None:

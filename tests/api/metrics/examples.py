@@ -13,6 +13,7 @@ from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
 from molink.serving.request_log import RequestLog
 from molink.serving.timeline import Arrival, RequestTimeline
+from molink_scheduler.routing.admission import NO_TARGETS, Targets
 
 TIERS = {"host_tokens": 160, "file_tokens": 320, "fetched_tokens": 64, "lost_tokens": 16}
 
@@ -88,16 +89,23 @@ def timeline(at: float = 0.0, operation: str = "chat") -> RequestTimeline:
     return RequestTimeline("demo", 100, 8, arrival=Arrival("r", operation, at=at, unix_s=1000.0))
 
 
-def answered(log: RequestLog, *, moves: int = 0, forecast_ttft_s: float | None = None) -> None:
+def answered(
+    log: RequestLog,
+    *,
+    moves: int = 0,
+    forecast_ttft_s: float | None = None,
+    targets: Targets = NO_TARGETS,
+) -> None:
     """A request that waited 1 s, had its first token after 3 s and its third and last after 5 s."""
     one = timeline()
+    one.targets = targets
     with log.following(one):
         for number in range(moves):
             one.submitted(number, (), 1.0)
             one.moved("The ring has ended.", 1.0)
         one.submitted(moves, (), 1.0)
         if forecast_ttft_s is not None:
-            one.promised(forecast_ttft_s, 0.5)
+            one.promised(forecast_ttft_s, 0.5, 0.6)
         for at in (3.0, 4.0, 5.0):
             one.tokens_came(1, at)
         one.finished("stop", 5.0)

@@ -12,6 +12,7 @@ from molink.errors import OverloadedError, RingError
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
 from molink.serving.answers.deadline import DEADLINE
+from molink_scheduler.routing.admission import NO_TARGETS, Targets
 from tests.api.conftest import FakeService
 from tests.api.metrics.examples import (
     ObservedService,
@@ -156,6 +157,19 @@ def test_what_was_forecast_is_summed_beside_what_came():
     found = values(scraped(metrics))
     sums = [value(found, "molink_first_token_seconds_total", what=w) for w in ("forecast", "came")]
     assert sums == [2.5, 3.0]
+
+
+def test_requests_with_targets_are_counted_by_whether_they_were_kept():
+    service = observed_service()
+    metrics = Metrics(service)
+    for targets in (Targets(ttft_s=4.0), Targets(ttft_s=2.0), Targets(tbt_s=0.5), NO_TARGETS):
+        answered(service.request_log, targets=targets)
+    found = values(scraped(metrics))
+    counts = {"met": 1, "ttft_missed": 1, "tbt_missed": 1, "tpot_missed": 0, "refused": 0}
+    for outcome, count in counts.items():
+        assert value(found, "molink_goodput_total", outcome=outcome) == count
+    assert value(found, "molink_request_tbt_seconds_count") == 4
+    assert value(found, "molink_request_tbt_seconds_sum") == pytest.approx(4.0, rel=0.05)
 
 
 def test_requests_that_fail_or_are_left_are_told_apart():

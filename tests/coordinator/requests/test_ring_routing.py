@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.reports.cluster_report import service_report
+from molink.coordinator.reports.cluster_report import pace_report, service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.serving_ring import ServingRing
@@ -239,6 +239,8 @@ async def test_a_prompt_that_no_idle_ring_computes_in_time_is_told_so():
         (Targets(ttft_s=0.2), r"is the first token in 0\.24 s, and wanted at most 0\.2 s"),
         (Targets(tpot_s=0.0495), r"is tokens every 50\.0 ms, and wanted at most 49\.5 ms"),
         (Targets(0.2, 0.04), r"in 0\.24 s and further ones every 50\.0 ms, and wanted"),
+        (Targets(tbt_s=0.04), r"is 99 % of gaps between tokens within 50\.0 ms, .* most 40 ms"),
+        (Targets(tbt_s=0.04), r"\(tbt_target_ms\): a round of the ring takes 50\.0 ms without"),
     ],
 )
 async def test_no_forecast_is_rounded_to_what_was_wanted(targets, told):
@@ -263,3 +265,51 @@ async def test_what_was_forecast_stands_beside_what_came():
     assert report.forecast_ttft_s == pytest.approx(3.4)
     assert report.forecast_tpot_s == pytest.approx(0.05)
     assert report.ttft_s < 1
+    assert report.forecast_tbt_s == report.forecast_tpot_s, "no gap has told"
+
+
+def stutter(estimator: PaceEstimator) -> None:
+    """Of a hundred gaps two are six times as long, of one answer alone."""
+    for number in range(1000):
+        estimator.round_came(0, PACE.tpot_alone_s * (6 if number % 100 < 2 else 1))
+
+
+async def test_who_would_meet_long_gaps_is_refused_with_their_length():
+    async with Rings(1, Intake(targets=Targets(tpot_s=0.1, tbt_s=0.12))) as rings:
+        stutter(rings.rings[0].client.prospects.pace)
+        with pytest.raises(OverloadedError, match=r"99 % of gaps between tokens within 3\d\d"):
+            await rings.ask(prompt(1, 0))
+        assert await rings.ask(prompt(1, 0), targets=Targets(tbt_s=0.5)) == 0
+        pace = pace_report(rings.rings[0].client)
+    assert pace.tbt_p90_s == pytest.approx(0.05, rel=0.1)
+    assert pace.tbt_p99_s == pytest.approx(0.3, rel=0.1)
+    assert pace.tpot_s == pytest.approx(0.055, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("targets", "says"),
+    [
+        (Targets(tbt_s=0.04), "40 ms between tokens is below the round of every ring, 50.0 ms"),
+        (Targets(tpot_s=0.001), "1 ms between tokens"),
+        (Targets(tpot_s=0.06, tbt_s=0.06), ""),
+        (Targets(ttft_s=0.001), ""),
+    ],
+)
+async def test_targets_that_refuse_everybody_are_trouble(targets, says):
+    async with Rings(2, Intake(targets=targets)) as rings:
+        told = rings.service.intake.trouble(rings.service.rings)
+        assert says in told and bool(told) == bool(says)
+        rings.rings[0].client.prospects.pace = PaceEstimator()
+        assert not rings.service.intake.trouble(rings.service.rings), "one is not known"
+
+
+async def test_the_goodput_counts_whole_answers_within_all_targets():
+    async with Rings(1, Intake(targets=Targets(ttft_s=60.0, tbt_s=50.0))) as rings:
+        assert rings.service.request_log.goodput.report is None
+        await rings.ask(prompt(1, 0))
+        await rings.answer(0)
+        with pytest.raises(OverloadedError):
+            await rings.ask(prompt(1, 0), targets=Targets(tbt_s=0.01))
+        await until(lambda: len(rings.service.request_log.ended) == 2)
+        goodput = rings.service.request_log.goodput.report
+    assert (goodput.requests, goodput.met, goodput.refused) == (2, 1, 1)

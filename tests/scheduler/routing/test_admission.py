@@ -5,11 +5,14 @@ from hypothesis import strategies as st
 
 from molink_scheduler.routing.admission import (
     NO_TARGETS,
+    PROBED_AFTER,
     RETRY_S_MAX,
+    TARGET_S_MIN,
     AdmissionPolicy,
     RingAdmission,
     Targets,
 )
+from molink_scheduler.routing.gap_times import KNOWN_GAPS, NO_GAPS, GapTimes
 from molink_scheduler.routing.ring_forecast import RingPace, RingState, forecast_ttft_s
 
 PACE = RingPace(
@@ -92,6 +95,88 @@ def test_the_baseline_looks_at_the_pace_when_the_prompt_has_been_computed():
     assert RingAdmission(AdmissionPolicy.PREDICTED).goes_on(full, AT_100_MS)
 
 
+# -- targets of single gaps -----------------------------------------------------------------------
+
+
+def stuttering(part: float = 0.02, times: float = 6.0) -> GapTimes:
+    """Gaps of which so many are so many times the pace, at every load."""
+    gaps = GapTimes()
+    for number in range(2 * KNOWN_GAPS):
+        for others in range(4):
+            gaps.add(others, times if number % 100 < 100 * part else 1.0)
+    return gaps
+
+
+def test_who_would_get_gaps_that_a_mean_hides_is_refused():
+    ring = replace(IDLE, decoding=3, gaps=stuttering())
+    assert RingAdmission().decide(ring, 100, AT_100_MS).admitted
+    verdict = RingAdmission().decide(ring, 100, Targets(tbt_s=0.1))
+    assert not verdict.admitted
+    assert abs(verdict.tbt_s / verdict.tpot_s - 6) < 0.2
+
+
+def test_a_target_of_a_lower_percentile_bears_them():
+    ring = replace(IDLE, decoding=3, gaps=stuttering())
+    assert RingAdmission().decide(ring, 100, Targets(tbt_s=0.1, tbt_percentile=90)).admitted
+
+
+def test_both_targets_are_kept():
+    even = replace(IDLE, decoding=3, gaps=stuttering(times=1.0))
+    assert RingAdmission().decide(even, 100, Targets(tpot_s=0.1, tbt_s=0.1)).admitted
+    assert not RingAdmission().decide(even, 100, Targets(tpot_s=0.06, tbt_s=0.1)).admitted
+    assert not RingAdmission().decide(even, 100, Targets(tpot_s=0.1, tbt_s=0.06)).admitted
+
+
+def test_without_gaps_that_have_told_the_pace_stands_for_them():
+    ring = replace(IDLE, decoding=3, gaps=NO_GAPS)
+    verdict = RingAdmission().decide(ring, 100, Targets(tbt_s=0.1))
+    assert verdict.admitted and verdict.tbt_s == verdict.tpot_s
+
+
+def test_a_target_below_the_round_is_hopeless_and_named_by_the_pace_alone():
+    verdict = RingAdmission().decide(replace(IDLE, decoding=3), 100, Targets(tbt_s=0.03))
+    assert verdict.hopeless and verdict.alone_s == PACE.tpot_alone_s
+
+
+def test_an_idle_ring_takes_one_now_and_then_to_see_whether_it_stutters_still():
+    admission, ring = RingAdmission(), replace(IDLE, gaps=stuttering())
+    taken = [admission.decide(ring, 100, Targets(tbt_s=0.1)).admitted for _ in range(24)]
+    assert [at for at, one in enumerate(taken) if one] == [
+        PROBED_AFTER * one - 1 for one in (1, 2, 3)
+    ]
+
+
+def test_it_takes_none_to_see_whose_pace_misses_too_or_while_others_decode():
+    admission, gaps = RingAdmission(), stuttering()
+    for ring, targets in (
+        (replace(IDLE, gaps=gaps), Targets(tbt_s=0.03)),
+        (replace(IDLE, gaps=gaps, decoding=1), Targets(tbt_s=0.1)),
+    ):
+        verdicts = [admission.decide(ring, 100, targets) for _ in range(3 * PROBED_AFTER)]
+        assert not any(one.admitted for one in verdicts)
+        assert verdicts[0].hopeless
+
+
+def test_the_baseline_looks_at_gaps_when_the_prompt_has_been_computed():
+    admission, ring = (
+        RingAdmission(AdmissionPolicy.BASELINE),
+        replace(IDLE, decoding=3, gaps=stuttering()),
+    )
+    assert admission.decide(ring, 100, Targets(tbt_s=0.1)).admitted
+    assert not admission.goes_on(ring, Targets(tbt_s=0.1))
+    assert admission.goes_on(ring, Targets(tbt_s=0.5))
+
+
+def test_a_request_has_its_own_target_of_gaps_at_the_operators_percentile():
+    operator = Targets(tpot_s=0.2, tbt_percentile=90.0)
+    assert Targets(tbt_s=0.1).or_else(operator) == Targets(None, 0.2, 0.1, 90.0)
+    assert operator.are_set and not Targets(tbt_percentile=90.0).are_set
+
+
+def test_milliseconds_that_are_no_seconds_are_not_rounded_to_zero():
+    assert Targets.of_ms(None, 5e-324, 80.0, 95.0) == Targets(None, TARGET_S_MIN, 0.08, 95.0)
+
+
 STATES = st.builds(
     RingState,
     st.just(PACE),
@@ -102,7 +187,10 @@ STATES = st.builds(
     st.floats(1, 1000),
 )
 TARGETS = st.builds(
-    Targets, st.none() | st.floats(0.05, 20), st.none() | st.floats(0.01, 1, exclude_min=True)
+    Targets,
+    st.none() | st.floats(0.05, 20),
+    st.none() | st.floats(0.01, 1, exclude_min=True),
+    st.none() | st.floats(0.01, 1, exclude_min=True),
 )
 REQUESTS = st.lists(
     st.tuples(STATES, st.integers(1, 5000), TARGETS, st.integers(-3, 3)), max_size=30
@@ -114,7 +202,7 @@ def test_who_is_taken_meets_the_targets_and_who_is_not_is_told_when(requests, po
     admission = RingAdmission(policy)
     for ring, prompt_tokens, targets, priority in requests:
         verdict = admission.decide(ring, prompt_tokens, targets, priority)
-        share = targets.missed_by(verdict.ttft_s, verdict.tpot_s)
+        share = targets.missed_by(*verdict.seconds)
         if not verdict.admitted:
             assert policy is not AdmissionPolicy.ACCEPT
             assert share >= 0.9

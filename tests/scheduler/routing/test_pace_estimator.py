@@ -67,6 +67,26 @@ def test_tokens_that_come_together_share_their_round(many):
     assert estimator.pace.tpot_s(3) == pytest.approx(mean_s, rel=0.05)
 
 
+@pytest.mark.parametrize("planned", [PLANNED, None, RingPace(100.0, 2.0, 0.5, 0.2)])
+def test_gaps_are_told_as_multiples_of_the_rings_own_pace_and_not_of_the_plans(planned):
+    """Three in a hundred rounds take five times as long; one in two brings two tokens at once."""
+    estimator, round_s = PaceEstimator(planned), 0.1
+    for number in range(4000):
+        gap_s = round_s * (5 if number % 100 < 3 else 1)
+        estimator.round_came(3, gap_s, 1 + number % 2)
+    tpot_s = estimator.pace.tpot_s(3)
+    assert tpot_s * estimator.gaps.times(3, 90) == pytest.approx(round_s, rel=0.1)
+    assert tpot_s * estimator.gaps.times(3, 99) == pytest.approx(5 * round_s, rel=0.1)
+
+
+def test_tokens_at_one_moment_are_no_gap():
+    estimator = PaceEstimator(PLANNED)
+    for _ in range(1000):
+        estimator.round_came(0, 0.1)
+        estimator.round_came(0, 0.0)
+    assert 930 <= estimator.gaps.total <= 1000
+
+
 def test_prompts_of_one_length_say_what_such_a_prompt_takes():
     estimator = PaceEstimator(PLANNED)
     for _ in range(100):

@@ -7,7 +7,7 @@ from molink_scheduler.routing.ring_choice import Routing
 from molink_scheduler.token_ids import token_bytes
 from molink_sim.cache.cluster import paper_ring
 from molink_sim.cache.search import highest_rate, quiet_targets
-from molink_sim.cache.serve import CacheRules, computed_tokens, serve, tpot_s
+from molink_sim.cache.serve import CacheRules, computed_tokens, serve, tbt_s, tpot_s
 from molink_sim.cache.trace import BLOCK_TOKENS, CacheRequest, at_rate, read_cache_trace
 from molink_sim.even_ring import even_ring
 from molink_sim.scenario import LinkSpec
@@ -98,6 +98,26 @@ def test_prompts_of_which_no_answer_comes_are_counted_as_for_nothing():
     assert dropped and all(computed_tokens(one) for one in dropped)
     assert all(len(one.token_times_s) < 100 for one in dropped)
     assert outcome.wasted_tokens(targets) >= sum(computed_tokens(one) for one in dropped)
+
+
+def test_answers_with_a_long_gap_are_not_good_though_their_mean_is():
+    """Prompts that come beside an answer hold a gap of it up, and hardly its mean."""
+    crowd = [*crowd_of(1, 0, 60), *(request(0.5 + one, range(20, 28)) for one in range(3))]
+    outcome = serve(crowd, [ring()], CacheRules(caches=False))
+    mean_s, longest_s = tpot_s(outcome.served[0]), tbt_s(outcome.served[0], 99.9)
+    assert longest_s > 1.05 * mean_s and tbt_s(outcome.served[0], 50) <= mean_s
+    assert outcome.good(Targets(tpot_s=1.03 * mean_s)) == 4
+    assert outcome.good(Targets(tpot_s=1.03 * mean_s, tbt_s=1.03 * mean_s)) == 3
+
+
+def test_rings_that_promise_gaps_refuse_who_would_make_them_long():
+    crowd, targets = crowd_of(60, 1.0, 60), Targets(tbt_s=0.09)
+    plain, predicted = (
+        serve(crowd, [ring()], CacheRules(admission=AdmissionPolicy(name), targets=targets))
+        for name in ("accept", "predicted")
+    )
+    assert any(one.refused for one in predicted.served)
+    assert predicted.good(targets) > plain.good(targets)
 
 
 def test_quiet_times_are_those_of_the_request_that_nine_in_ten_are_no_larger_than():
