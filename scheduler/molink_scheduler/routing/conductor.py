@@ -133,9 +133,6 @@ def occupancy_byte_s(kv_bytes: float, prefill_s: float, send_s: float, layers: i
     Layers take the same time each, and are sent one after the other, `send_s` for all.
     """
     assert layers >= 1, "a model has layers"
-    each_s, sent_s, held_s = prefill_s / layers, send_s / layers, 0.0
-    left_s = 0.0
-    for layer in range(1, layers + 1):
-        left_s = max(left_s, layer * each_s) + sent_s
-        held_s += left_s - (layer - 1) * each_s
-    return kv_bytes / layers * held_s
+    each_s, sent_s = prefill_s / layers, send_s / layers
+    waits_s = max(0.0, sent_s - each_s) * (layers - 1) / 2
+    return kv_bytes * (each_s + sent_s + waits_s)

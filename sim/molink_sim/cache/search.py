@@ -12,9 +12,10 @@ between the two is halved. Conversations of a low rate are among those of a high
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from molink_scheduler.routing.admission import Targets
-from molink_sim.cache.serve import CacheOutcome, CacheRules, serve, tpot_s
+from molink_sim.cache.serve import CacheRules, serve, tpot_s
 from molink_sim.cache.trace import CacheRequest
 from molink_sim.outcome import RequestOutcome
 from molink_sim.scenario import RingSpec
@@ -61,20 +62,36 @@ def _alone(request: CacheRequest, ring: RingSpec) -> RequestOutcome:
     return serve([replace(request, at_s=0.0)], [ring], CacheRules(caches=False)).served[0]
 
 
+class Timed(Protocol):
+    """Outcome of a run, by which a rate is held or not."""
+
+    @property
+    def ttfts_s(self) -> Sequence[float]:
+        """Times to the first token."""
+
+    @property
+    def tpots_s(self) -> Sequence[float]:
+        """Times per token."""
+
+
+Outcome = TypeVar("Outcome", bound=Timed)
+
+
 @dataclass(frozen=True, slots=True)
-class HeldRate:
+class HeldRate(Generic[Outcome]):
     """A rate that holds and what came at it."""
 
     rate_per_s: float
     """0: none does."""
-    outcome: CacheOutcome | None
+    outcome: Outcome | None
 
 
 def highest_rate(
-    run: Callable[[float], CacheOutcome], targets: Targets, first_per_s: float = 0.5
-) -> HeldRate:
+    run: Callable[[float], Outcome], targets: Targets, first_per_s: float = 0.5
+) -> HeldRate[Outcome]:
     """The highest rate whose run is within the targets."""
-    low, high, best, rate = 0.0, math.inf, None, first_per_s
+    low, high, rate = 0.0, math.inf, first_per_s
+    best: Outcome | None = None
     while (not low and rate >= RATE_MIN_PER_S) or (high == math.inf and rate <= RATE_MAX_PER_S):
         outcome = run(rate)
         if _held(outcome, targets):
@@ -91,5 +108,5 @@ def highest_rate(
     return HeldRate(low, best)
 
 
-def _held(outcome: CacheOutcome, targets: Targets) -> bool:
+def _held(outcome: Timed, targets: Targets) -> bool:
     return targets.missed_by(p90(outcome.ttfts_s), p90(outcome.tpots_s)) <= 1

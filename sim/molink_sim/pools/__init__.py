@@ -1,0 +1,1 @@
+"""Pools of Mooncake's cluster: nodes that compute prompts, nodes that decode, lines between them."""
