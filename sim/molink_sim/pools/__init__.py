@@ -1,1 +1,1 @@
-"""Pools of Mooncake's cluster: nodes that compute prompts, nodes that decode, lines between them."""
+"""Pools of Mooncake's cluster: nodes that compute prompts, others that decode, and their lines."""
