@@ -11,6 +11,7 @@ steps, as every step adds a token of KV for each answer.
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any
 
@@ -47,6 +48,7 @@ STEP_S = LAYERS * LAYER_OVERHEAD_S + STEP_OVERHEAD_S
 WHOLE = PaperStage(1)
 
 
+@lru_cache(maxsize=1024)
 def prefill_s(tokens: int, cached_tokens: int) -> float:
     """Seconds to compute a prompt on one node; its last token always is."""
     rows = max(1, tokens - cached_tokens)
