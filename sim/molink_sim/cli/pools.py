@@ -68,8 +68,8 @@ def pools(
     from molink_sim.report.summary import to_json
     from molink_sim.report.tables import print_table
 
-    found, tables = {}, _tables(figure, trace, seeds, decode, rate, gap_ms)
-    for title, rows in tables.items():
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for title, rows in _tables(figure, trace, seeds, decode, rate, gap_ms).items():
         with WorkProgress("rows", None, quiet=quiet) as bar:
             found[title] = []
             for row in rows:

@@ -96,7 +96,7 @@ def held(at: At, setting: PoolsSetting, targets: Targets) -> tuple[float, PoolsO
     """The highest rate that these nodes hold, and what came at it."""
     nodes = setting.prefill or setting.both
     found = highest_rate(lambda rate: _Steady(serve(at(rate), setting), nodes), targets)
-    return found.rate_per_s, found.outcome and found.outcome.outcome
+    return found.rate_per_s, None if found.outcome is None else found.outcome.outcome
 
 
 def _compared(

@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from molink.errors import UserError
 from molink_sim.cli import main
 from molink_sim.pools import figures, overload
 from molink_sim.pools.overload import correlation
@@ -37,6 +38,12 @@ def trace(tmp_path):
 def asked(*arguments):
     runner = CliRunner(env={"COLUMNS": "250"})
     return runner.invoke(main, ["pools", "--quiet", *map(str, arguments)])
+
+
+def sentence(found):
+    """What a user would read: click's own words, or the error that `molink` prints."""
+    assert isinstance(found.exception, (UserError, SystemExit))
+    return f"{found.output} {found.exception}"
 
 
 def rows_of(figure, path):
@@ -93,14 +100,14 @@ def test_a_trace_is_played_by_every_policy(trace):
 )
 def test_what_cannot_be_is_a_sentence(arguments, says):
     found = asked(*arguments)
-    assert found.exit_code != 0 and says in found.output
+    assert found.exit_code != 0 and says in sentence(found)
     assert "Traceback" not in found.output
 
 
 def test_a_trace_whose_time_goes_back_is_refused(trace):
     lines = trace.read_text().splitlines()
     trace.write_text("\n".join(reversed(lines)))
-    assert "times go back" in asked("--paper", "scheduling", "--trace", trace).output
+    assert "times go back" in sentence(asked("--paper", "scheduling", "--trace", trace))
 
 
 def test_correlation_is_pearsons():

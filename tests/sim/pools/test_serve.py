@@ -89,13 +89,15 @@ def test_a_prompt_that_comes_while_others_decode_stops_them_only_where_both_are_
 
 
 def test_a_hot_prefix_is_copied_to_a_node_that_is_free():
-    long = replace(ONE, input_tokens=65_536, blocks=token_bytes(range(128)))
-    requests = [
-        long,
-        *(replace(long, at_s=20.0 + 0.001 * n, input_tokens=65_500) for n in range(3)),
+    hot = replace(ONE, input_tokens=65_536, blocks=token_bytes(range(128)))
+    numbers = [(*range(128), *range(200 + 16 * n, 216 + 16 * n)) for n in range(3)]
+    behind = [
+        replace(hot, at_s=20.0 + n, input_tokens=73_728, blocks=token_bytes(one))
+        for n, one in enumerate(numbers)
     ]
+    requests = [hot, *behind]
     outcome = serve(requests, PoolsSetting(2, 1, line_bytes_per_s=87e9))
-    assert max(one.copied_tokens for one in outcome.served) == 65_499
+    assert [one.copied_tokens for one in outcome.served] == [0, 0, 65_536, 0]
     kept = serve(requests, PoolsSetting(2, 1, policy="cache-aware"))
     assert not any(one.copied_tokens for one in kept.served)
     assert sum(kept.ttfts_s) > sum(outcome.ttfts_s)
@@ -104,12 +106,12 @@ def test_a_hot_prefix_is_copied_to_a_node_that_is_free():
 def test_refusing_early_computes_less_for_nothing_and_again_keeps_the_target():
     requests = paced(drawn(LOADS["real"], 400, seed=0), 20.0)
     tight = PoolsSetting(8, 1, targets=Targets(30.0, 0.02))
-    wasted = {}
+    wasted, all_good = {}, serve(requests, tight).good(tight.targets)
     for policy in (AdmissionPolicy.BASELINE, AdmissionPolicy.EARLY):
         outcome = serve(requests, replace(tight, admission=policy))
         wasted[policy] = outcome.wasted_share
         assert outcome.refused("decode") > 0
-        assert outcome.good(Targets(30.0, 0.0205)) == len(outcome.taken)
+        assert outcome.good(tight.targets) / len(outcome.taken) > 2 * all_good / len(requests)
     assert wasted[AdmissionPolicy.EARLY] < wasted[AdmissionPolicy.BASELINE]
     assert (
         serve(requests, replace(tight, admission=AdmissionPolicy.BASELINE)).refused("arrival") == 0
