@@ -143,7 +143,7 @@ def figure_10(gap_s: float | None = None) -> Iterator[Row]:
     """Prompts of 16,000 to 128,000 tokens; the paper's vLLM computes one request at a time."""
     single = PoolsSetting(both=4, capacity_tokens=0, rows_max=1)
     others = [Rival("one at a time", single), *rivals(4)[:2]]
-    published = {"16k": "+50 to", "32k": "", "64k": "", "128k": "+525 %"}
+    published = {"16k": "+50 to 525 %", "32k": "", "64k": "", "128k": ""}
     for load, value in published.items():
         at = source(load, REQUESTS // 2, 0)
         targets = alone(at(1.0), gap_s)
