@@ -30,6 +30,9 @@ REQUESTS = 600
 """Requests of a seed's run: three quarters of a minute."""
 
 TTFT_S = 30.0
+SEARCHED = 12
+"""Seeds on which the gap that is asked for is searched."""
+
 GAPS_S = (0.0113, 0.06)
 """Bounds of the gap that is asked for."""
 
@@ -43,7 +46,7 @@ def rejections(
 ) -> Iterator[Row]:
     """Refusals of eight prefill nodes and some that decode, by policy, over seeds."""
     loads = [source("real", REQUESTS, seed, trace)(rate) for seed in range(seeds)]
-    gap_s = _asked_gap_s(loads[:3], decode)
+    gap_s = _asked_gap_s(loads[:SEARCHED], decode)
     baseline: list[int] = []
     for policy, published in PUBLISHED.items():
         outcomes = [_run(load, decode, gap_s, policy) for load in loads]
