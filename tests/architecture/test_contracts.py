@@ -113,6 +113,7 @@ OPTIONS = {
     ),
     "sim paper": "--quiet --table --section --trace --seed --json --pictures",
     "sim plan": "--model --nodes --target-rate --tpot-bound-s --ttft-bound-s --seed --json",
+    "sim pools": "--quiet --paper --trace --seeds --decode --rate --gap-ms --json",
     "sim replay": "--json",
     "sim run": (
         "--quiet --system --policy --model --gpu --stages --rings --bandwidth-mbps --latency-ms "

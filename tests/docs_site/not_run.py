@@ -48,6 +48,7 @@ NOT_RUN = {
     r"molink bench .*": "ten minutes; tests/bench runs shorter ones",
     r"molink sim paper .*": "a trace that is to be downloaded; tests/sim/paper makes one",
     r"molink sim cache .*": "a trace that is to be downloaded; tests/sim/cache makes one",
+    r"molink sim pools .*": "minutes; tests/sim/pools runs the command with fewer requests",
     r"molink sim cell --paper long": "minutes; tests/sim/cell plays fewer requests",
     r"molink sim cell .*": "tests/sim/cell runs the command",
     r"molink sim sessions .*": "minutes; tests/sim/test_session_experiment.py plays shorter ones",

@@ -23,6 +23,7 @@ from molink_sim.cache.search import (
     TPOT_TIMES,
     TTFT_TIMES,
     highest_rate,
+    is_within,
     p90,
     quiet_targets,
 )
@@ -164,7 +165,8 @@ class _Experiment:
 
     def held(self, routing: str) -> tuple[float, CacheOutcome | None]:
         found = highest_rate(
-            lambda rate: self.run(rate, routing, AdmissionPolicy.ACCEPT), self.targets
+            lambda rate: self.run(rate, routing, AdmissionPolicy.ACCEPT),
+            lambda outcome: is_within(outcome, self.targets),
         )
         return found.rate_per_s, found.outcome
 

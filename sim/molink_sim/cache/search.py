@@ -12,6 +12,7 @@ between the two is halved. Conversations of a low rate are among those of a high
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from molink_scheduler.routing.admission import TBT_PERCENTILE, Targets
 from molink_sim.cache.serve import CacheOutcome, CacheRules, serve, tpot_s
@@ -65,36 +66,42 @@ def _alone(request: CacheRequest, ring: RingSpec) -> RequestOutcome:
     return serve([replace(request, at_s=0.0)], [ring], CacheRules(caches=False)).served[0]
 
 
+Outcome = TypeVar("Outcome")
+"""What comes of a run at a rate."""
+
+
 @dataclass(frozen=True, slots=True)
-class HeldRate:
+class HeldRate(Generic[Outcome]):
     """A rate that holds and what came at it."""
 
     rate_per_s: float
     """0: none does."""
-    outcome: CacheOutcome | None
+    outcome: Outcome | None
 
 
 def highest_rate(
-    run: Callable[[float], CacheOutcome], targets: Targets, first_per_s: float = 0.5
-) -> HeldRate:
-    """The highest rate whose run is within the targets."""
-    low, high, best, rate = 0.0, math.inf, None, first_per_s
+    run: Callable[[float], Outcome], is_held: Callable[[Outcome], bool], first_per_s: float = 0.5
+) -> HeldRate[Outcome]:
+    """The highest rate at which what comes is held."""
+    low, high, rate = 0.0, math.inf, first_per_s
+    best: Outcome | None = None
     while (not low and rate >= RATE_MIN_PER_S) or (high == math.inf and rate <= RATE_MAX_PER_S):
         outcome = run(rate)
-        if _held(outcome, targets):
+        if is_held(outcome):
             low, best, rate = rate, outcome, 2 * rate
         else:
             high, rate = rate, rate / 2
     for _ in range(SEARCH_STEPS if low and high < math.inf else 0):
         rate = math.sqrt(low * high)
         outcome = run(rate)
-        if _held(outcome, targets):
+        if is_held(outcome):
             low, best = rate, outcome
         else:
             high = rate
     return HeldRate(low, best)
 
 
-def _held(outcome: CacheOutcome, targets: Targets) -> bool:
+def is_within(outcome: CacheOutcome, targets: Targets) -> bool:
+    """Whether nine in ten requests are within each target."""
     gaps_s = [] if targets.tbt_s is None else outcome.tbts_s(targets.tbt_percentile)
     return targets.missed_by(p90(outcome.ttfts_s), p90(outcome.tpots_s), p90(gaps_s)) <= 1

@@ -12,6 +12,7 @@ from molink_sim.cli.compare import compare
 from molink_sim.cli.micro_batches import micro_batches
 from molink_sim.cli.paper import paper
 from molink_sim.cli.plan import plan
+from molink_sim.cli.pools import pools
 from molink_sim.cli.replay import replay
 from molink_sim.cli.run import run
 from molink_sim.cli.sessions import sessions
@@ -27,5 +28,9 @@ def main() -> None:
     """Simulate rings with the scheduler that ships: runs, curves, tables, forecasts, the truth."""
 
 
-for command in (cache, cell, compare, micro_batches, paper, plan, replay, run, sessions, swarm):
+COMMANDS = (
+    *(cache, cell, compare, micro_batches, paper, plan, pools, replay, run, sessions, swarm),
+)
+
+for command in COMMANDS:
     main.add_command(command)
