@@ -87,7 +87,8 @@ class StepProfile:
 
     def step_s(self, rows: int) -> float:
         """Predicted seconds of a step of `rows` rows; 0 when nothing is known."""
-        return self.fixed_s + rows * self.row_s
+        fixed_s, row_s = self._line or self._fitted()
+        return fixed_s + rows * row_s
 
     def rows_within(self, budget_s: float) -> int:
         """Most rows whose step is predicted to end within `budget_s`."""
