@@ -54,7 +54,7 @@ def _paced() -> Scenario:
 def _one_pc() -> Scenario:
     cost = LinearCost(0.004, 0.0003, 1e-7)
     stage = StageSpec(4, cost, 4000, after_idle=((0.01, 0.001), (0.1, 0.002)))
-    one_pc = OnePc((1.0, 1.1, 1.5), 0.0015)
+    one_pc = OnePc((1.0, 1.1, 1.5), 0.0015, 0.0015)
     ring = RingSpec((stage,) * 3, (LinkSpec(20, 0.03),) * 3, 1536, 0.03, one_pc)
     return Scenario((ring,), generate(0.5, 12.0, 5), system_named("molink"), duration_s=12.0)
 

@@ -51,6 +51,8 @@ class PacedLink:
     deliver: Deliver
     handled: Callable[[], None] | None = None
     """Called at each end for every chunk: the hosts of a link have work with it."""
+    wake: Callable[[Callable[[Any], None], Any], None] | None = None
+    """Takes in what has arrived, once the processes at the far end are awake; None: at once."""
     _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
     """Message and rows of each transfer that has not left."""
     _under_way: dict[int, "_Piece"] = field(init=False, default_factory=dict)
@@ -161,6 +163,12 @@ class PacedLink:
             self.clock.at(arrival + again_s, self._arrived, (self._connection, sequence, None))
 
     def _arrived(self, what: tuple[int, int, Any]) -> None:
+        if self.wake is None:
+            self._taken_in(what)
+        else:
+            self.wake(self._taken_in, what)
+
+    def _taken_in(self, what: tuple[int, int, Any]) -> None:
         if what[0] != self._connection:
             return
         if self._unheard or self.clock.now < self._deaf_until:
