@@ -52,7 +52,8 @@ class PacedLink:
     handled: Callable[[], None] | None = None
     """Called at each end for every chunk: the hosts of a link have work with it."""
     wake: Callable[[Callable[[Any], None], Any], None] | None = None
-    """Takes in what has arrived, once the processes at the far end are awake; None: at once."""
+    """Takes in what has arrived, or was acknowledged, once the processes there are awake; None: at
+    once."""
     _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
     """Message and rows of each transfer that has not left."""
     _under_way: dict[int, "_Piece"] = field(init=False, default_factory=dict)
@@ -192,13 +193,19 @@ class PacedLink:
         connection, sequence, message = what
         now = self.clock.now
         acknowledged_at = self.line.acknowledged_at(now)
-        self.clock.at(acknowledged_at, self._acknowledged, (connection, sequence))
+        self.clock.at(acknowledged_at, self._ack_came, (connection, sequence))
         if self.handled is not None:
             self.handled()
         if sequence >= self._expected:
             self._expected = sequence + 1
             if message is not None:
                 self.deliver(message)
+
+    def _ack_came(self, what: tuple[int, int]) -> None:
+        if self.wake is None:
+            self._acknowledged(what)
+        else:
+            self.wake(self._acknowledged, what)
 
     def _acknowledged(self, what: tuple[int, int]) -> None:
         connection, sequence = what
