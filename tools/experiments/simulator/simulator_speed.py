@@ -3,10 +3,10 @@
     python -m tools.experiments.simulator.simulator_speed --out DIR
 
 Runs rings of ten RTX 4090 with Qwen-7B on ideal links, on one core: sixty users on one ring in five
-micro-batches (*crowd*), and ten rings of which each has three requests a minute, for less than a minute (*calm*).
-A thousand nodes are a hundred such rings; the time that they would take is the time per token,
-times the tokens that ten minutes of 100 requests/s, or half an hour of 10,000 users with a request
-each, have. A loop of additions tells how quick the machine was meanwhile.
+micro-batches (*crowd*), and ten rings of which each has three requests a minute, for less than a
+minute (*calm*). A thousand nodes are a hundred such rings; the time that they would take is the
+time per token, times the tokens that ten minutes of 100 requests/s, or half an hour of 10,000 users
+with a request each, have. A loop of additions tells how quick the machine was meanwhile.
 """
 
 import resource
