@@ -125,6 +125,8 @@ class OnePc:
     """Multiples of the time alone that a step takes while 1, 2, ... stages compute."""
     chunk_s: float = 0.0
     """Time of a core for every chunk on a link: both ends, acknowledgement and emulator."""
+    hop_s: float = 0.0
+    """Software's time on a hop while nothing else computes, most of it for waking up."""
 
 
 @dataclass(frozen=True, slots=True)

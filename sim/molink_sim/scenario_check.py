@@ -84,6 +84,7 @@ def _check_pc(number: int, pc: OnePc) -> None:
         f"Stages of ring {number} that share cores take at least as long as alone.",
     )
     _check_delay(f"the chunk's share of the PC of ring {number}", pc.chunk_s)
+    _check_delay(f"the software's time per hop of ring {number}", pc.hop_s)
 
 
 def _check_stage(name: str, stage: StageSpec) -> None:

@@ -127,6 +127,8 @@ def _run_objection(
     drawn: Several[SampledToken], span: Span, sequence: Sequence, limits: ModelLimits | None
 ) -> str | None:
     """Why tokens cannot be those behind a span: one follows only a draft that came true."""
+    if len(drawn) == 1:
+        return token_objection(drawn[0], sequence, limits)
     for before, token in enumerate(drawn):
         if (objection := token_objection(token, sequence, limits, before)) is not None:
             return objection

@@ -217,8 +217,10 @@ class PromptQueue:
     def stuck(self, sequences: Collection[Sequence]) -> Sequence | None:
         """Choose the last of the requests that were kept to begin anew, where none of them has room
         for its next token and nobody else will give any back; None: somebody goes on."""
+        if any(one.admitted for one in sequences):
+            return None
         kept = [one for one in sequences if one.is_kept]
-        if len(kept) < 2 or any(one.admitted for one in sequences):
+        if len(kept) < 2:
             return None
         if any(self._fits(one, sequences) for one in kept):
             return None

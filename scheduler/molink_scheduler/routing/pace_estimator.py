@@ -95,9 +95,10 @@ class _LineFit:
         """Least squares over the samples and the two points; neither value below 0."""
         total, x, y, xx, xy = self._weight, self._x, self._y, self._xx, self._xy
         weight = PLAN_WEIGHT / 2 * self._weight / self._count
-        for at, value in zip((0.0, self.hold_x), self._held, strict=True):
-            total, x, y = total + weight, x + weight * at, y + weight * value
-            xx, xy = xx + weight * at * at, xy + weight * at * value
+        total, y = total + weight, y + weight * self._held[0]
+        at, value = self.hold_x, self._held[1]
+        total, x, y = total + weight, x + weight * at, y + weight * value
+        xx, xy = xx + weight * at * at, xy + weight * at * value
         spread = total * xx - x * x
         slope = max(0.0, (total * xy - x * y) / spread)
         at_zero = (y - slope * x) / total

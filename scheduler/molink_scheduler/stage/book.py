@@ -126,20 +126,21 @@ class StageBook:
             if admission.cached:
                 held.cached = tuple(range(one, one + blocks) for one, blocks in admission.cached)
                 self.table.begin(admission.request_id, held.cached)
+        all_held, batch_class = self._held, batch.batch_class
         for span in batch.spans:
-            held = self._held[span.request_id]
-            held.received_tokens, held.latest = span.end, batch.batch_class
-            held.drafts = len(span.drafts)
-            if span.end > held.blocks_tokens:
-                self.kv.grow(span.request_id, span.end)
-                held.blocks_tokens = blocks_for(span.end) * BLOCK_TOKENS
+            held, end = all_held[span.request_id], span.end
+            held.received_tokens, held.latest, held.drafts = end, batch_class, len(span.drafts)
+            if end > held.blocks_tokens:
+                self.kv.grow(span.request_id, end)
+                held.blocks_tokens = blocks_for(end) * BLOCK_TOKENS
 
     def computed(self, batch: Batch) -> None:
         """Note that a batch, or a piece of some, was computed."""
         for admission in batch.admissions:
             self._held[admission.request_id].is_waiting = False
+        all_held = self._held
         for span in batch.spans:
-            self._held[span.request_id].computed_tokens = span.end
+            all_held[span.request_id].computed_tokens = span.end
         self.states.kept(batch)
 
     def release_objection(self, release: Release) -> str | None:
@@ -303,12 +304,13 @@ class StageBook:
         )
 
     def _span_objection(self, batch: Batch, new: dict[int, HeldRequest]) -> str | None:
-        blocks_missing = 0
+        blocks_missing, batch_class = 0, batch.batch_class
+        known = {**self._held, **new} if new else self._held
         for span in batch.spans:
-            held = new.get(span.request_id) or self._held.get(span.request_id)
+            held = known.get(span.request_id)
             if held is None:
                 return f"request {span.request_id} was never admitted"
-            if not held.goes_on_with(span, batch.batch_class):
+            if not held.goes_on_with(span, batch_class):
                 expected = held.admission.tokens_expected if held.admission is not None else "some"
                 return (
                     f"request {span.request_id} cannot go on from {span.start} to {span.end}, "

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink_scheduler.batch import DECODE
+from molink_scheduler.batch import DECODE, Admission, Batch
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -139,7 +139,7 @@ class StageCore:
         if batch.batch_class is not DECODE:
             return run
         due_at = self.forecast.begins(clock, batch.micro_batch, batch.tokens, now)
-        return run._replace(result_due_at=due_at)
+        return RunBatch(batch, run.token_ids, run.pieces, due_at)
 
     def computed(
         self, run: RunBatch, step_s: float, link_bytes_per_s: float, now: float
@@ -155,9 +155,13 @@ class StageCore:
             batch = batch.stamped(StageStamp(step_s, link_bytes_per_s))
         if self.is_tail:
             return SendTokens(batch)
-        feeds = self.resume.feeds_next
-        fed = tuple(one for one in batch.admissions if feeds(one.kept_tokens, begins=one.begins))
+        fed = self._fed_by(batch) if batch.admissions else ()
         return SendRows(batch, self._next_decode_due_at(now), fed)
+
+    def _fed_by(self, batch: Batch) -> tuple[Admission, ...]:
+        """Requests of the batch of which the next stage is sent rows again."""
+        feeds = self.resume.feeds_next
+        return tuple(one for one in batch.admissions if feeds(one.kept_tokens, begins=one.begins))
 
     def _next_decode_due_at(self, now: float) -> float | None:
         """Case 3 of T_a: no decode step is under way."""

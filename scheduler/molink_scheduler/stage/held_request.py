@@ -54,15 +54,13 @@ class HeldRequest:
     def goes_on_with(self, span: Span, batch_class: BatchClass) -> bool:
         """Whether a span is the next one of the request. None samples inside the prompt. Decode and
         prefill go past each other, so only prefill may follow what waits, and only prefill."""
-        admission = self.admission
-        if admission is None:
+        admission, received = self.admission, self.received_tokens
+        if admission is None or span.end > admission.tokens_expected:
             return False
-        if not self.received_tokens - self.drafts <= span.start <= self.received_tokens:
+        if not received - self.drafts <= span.start <= received:
             return False
-        if span.end > admission.tokens_expected:
+        if span.samples and span.end - len(span.drafts) < admission.prompt_tokens:
             return False
-        if span.samples and span.known_end < admission.prompt_tokens:
-            return False
-        if self.computed_tokens == self.received_tokens and not self.is_waiting:
+        if self.computed_tokens == received and not self.is_waiting:
             return True
         return batch_class is self.latest is PREFILL

@@ -118,11 +118,19 @@ class ForecastErrors:
 
     def result_left(self, now: float) -> None:
         """The result of a decode step has left."""
-        for foretold, errors in ((self._step, self.steps), (self._round, self.rounds)):
-            if foretold is not None and (error := foretold.error(now)) is not None:
-                errors.append(error)
-                del errors[:-ERRORS_KEPT_MAX]
+        if self._step is not None:
+            _judge(self._step, now, self.steps)
+        if self._round is not None:
+            _judge(self._round, now, self.rounds)
         self._step, self._round, self._following = None, self._following, None
+
+
+def _judge(foretold: Foretold, came_at: float, errors: list[tuple[float, float]]) -> None:
+    """Keep the error of what was foretold, if somebody was there."""
+    if (error := foretold.error(came_at)) is not None:
+        errors.append(error)
+        if len(errors) > ERRORS_KEPT_MAX:
+            del errors[0]
 
 
 @dataclass(slots=True)

@@ -70,24 +70,21 @@ class StepProfile:
         return (self._line or self._fitted())[0]
 
     def _fitted(self) -> tuple[float, float]:
-        if not self.known:
+        weight, rows, seconds = self._weight, self._rows, self._seconds
+        if weight <= 0:
             return 0.0, 0.0
-        row_s = self._slope()
-        fixed_s = max(0.0, (self._seconds - self._rows * row_s) / self._weight)
-        self._line = fixed_s, row_s
-        return self._line
-
-    def _slope(self) -> float:
-        mean = self._rows / self._weight
-        variance = self._rows_rows / self._weight - mean * mean
-        if variance < ROWS_SPREAD_MIN:
-            return 0.0
-        covariance = self._rows_seconds / self._weight - mean * self._seconds / self._weight
-        return max(0.0, covariance / variance)
+        mean, row_s = rows / weight, 0.0
+        variance = self._rows_rows / weight - mean * mean
+        if variance >= ROWS_SPREAD_MIN:
+            covariance = self._rows_seconds / weight - mean * seconds / weight
+            row_s = max(0.0, covariance / variance)
+        self._line = line = max(0.0, (seconds - rows * row_s) / weight), row_s
+        return line
 
     def step_s(self, rows: int) -> float:
         """Predicted seconds of a step of `rows` rows; 0 when nothing is known."""
-        return self.fixed_s + rows * self.row_s
+        fixed_s, row_s = self._line or self._fitted()
+        return fixed_s + rows * row_s
 
     def rows_within(self, budget_s: float) -> int:
         """Most rows whose step is predicted to end within `budget_s`."""

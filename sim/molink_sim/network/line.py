@@ -203,16 +203,19 @@ class Line:
     """Nor any change."""
     _delay_s: float = field(init=False)
     """Delay of a wire that is plain."""
+    _rate: float = field(init=False)
+    """Bytes per second of a wire that is plain."""
 
     def __post_init__(self) -> None:
         self.schedule = RateSchedule.of(self.spec)
         self._is_even = not (self.spec.jitter_s or self.spec.loss)
         self._is_plain = self._is_even and not self.spec.changes and self.spec.mbps > 0
         self._delay_s = self.spec.one_way_s * self.delays_per_message
+        self._rate = self.schedule.rate_at(0.0)
 
     def rate_at(self, now: float) -> float:
         """Bytes per second that a sender gets; 0 while the wire is cut."""
-        rate = self.schedule.rate_at(now)
+        rate = self._rate if self._is_plain else self.schedule.rate_at(now)
         return rate if self.uplink is None else min(rate, self.uplink.rate_bytes_per_s)
 
     def carry(self, size_bytes: int, now: float, batch_class: BatchClass, rows: int) -> float:

@@ -51,6 +51,9 @@ class PacedLink:
     deliver: Deliver
     handled: Callable[[], None] | None = None
     """Called at each end for every chunk: the hosts of a link have work with it."""
+    wake: Callable[[Callable[[Any], None], Any], None] | None = None
+    """Takes in what has arrived, or was acknowledged, once the processes there are awake; None: at
+    once."""
     _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
     """Message and rows of each transfer that has not left."""
     _under_way: dict[int, "_Piece"] = field(init=False, default_factory=dict)
@@ -161,6 +164,12 @@ class PacedLink:
             self.clock.at(arrival + again_s, self._arrived, (self._connection, sequence, None))
 
     def _arrived(self, what: tuple[int, int, Any]) -> None:
+        if self.wake is None:
+            self._taken_in(what)
+        else:
+            self.wake(self._taken_in, what)
+
+    def _taken_in(self, what: tuple[int, int, Any]) -> None:
         if what[0] != self._connection:
             return
         if self._unheard or self.clock.now < self._deaf_until:
@@ -184,13 +193,19 @@ class PacedLink:
         connection, sequence, message = what
         now = self.clock.now
         acknowledged_at = self.line.acknowledged_at(now)
-        self.clock.at(acknowledged_at, self._acknowledged, (connection, sequence))
+        self.clock.at(acknowledged_at, self._ack_came, (connection, sequence))
         if self.handled is not None:
             self.handled()
         if sequence >= self._expected:
             self._expected = sequence + 1
             if message is not None:
                 self.deliver(message)
+
+    def _ack_came(self, what: tuple[int, int]) -> None:
+        if self.wake is None:
+            self._acknowledged(what)
+        else:
+            self.wake(self._acknowledged, what)
 
     def _acknowledged(self, what: tuple[int, int]) -> None:
         connection, sequence = what

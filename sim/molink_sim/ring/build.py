@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX, Admission
 from molink_scheduler.head.kept_requests import KeptRequests
@@ -109,8 +110,11 @@ class Ring:
         return self.nodes[(place + 1) % len(self.nodes)].origin
 
     def to_head(self) -> Deliver:
-        """Delivery to the head that the ring has now."""
-        return self.delivery_to(self.nodes[0].origin)
+        """Delivery from the coordinator to the head that the ring has now."""
+        deliver = self.delivery_to(self.nodes[0].origin)
+        if isinstance(self.device, SharedDevice):
+            return partial(self.device.take_in, deliver)
+        return deliver
 
     def delivery_to(self, origin: int) -> Deliver:
         """Delivery to the stage on a node, which may not be there yet, or no more."""
@@ -206,7 +210,7 @@ class RingMaker:
 
     def _device(self, spec: RingSpec) -> Device:
         if (pc := spec.on_one_pc) is not None:
-            return SharedDevice(self.clock, pc.slowdown_together, pc.chunk_s)
+            return SharedDevice(self.clock, pc.slowdown_together, pc.chunk_s, pc.hop_s)
         return OwnDevice(self.clock)
 
     def _link(self, ring: Ring, index: int) -> Link:
@@ -214,7 +218,7 @@ class RingMaker:
         to_next = ring.link_to_next(index)
         link = make_link(self.system, self.clock, ring.lines[index], to_next)
         if isinstance(ring.device, SharedDevice) and isinstance(link, PacedLink):
-            link.handled = ring.device.handle_chunk
+            link.handled, link.wake = ring.device.handle_chunk, ring.device.wake
         return link
 
     def _stage(self, ring: Ring, index: int, copies: Sampled, resume: Resume) -> Stage:
@@ -315,4 +319,8 @@ class _Copies:
         left_at, uplink = self.clock.now, self.ring.lines[-1].uplink
         if uplink is not None:
             left_at = uplink.finish(SAMPLES_COPY_BYTES * len(sent.what), left_at)
-        self.clock.at(left_at + self.ring.spec.coordinator_one_way_s, self.sampled, sent)
+        sampled, device = self.sampled, self.ring.device
+        if isinstance(device, SharedDevice):  # A chunk as any other, at both ends.
+            device.handle_chunk()
+            sampled = partial(device.take_in, sampled)
+        self.clock.at(left_at + self.ring.spec.coordinator_one_way_s, sampled, sent)

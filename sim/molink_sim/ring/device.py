@@ -77,6 +77,8 @@ class SharedDevice:
     cores are all taken."""
     chunk_s: float = 0.0
     """Seconds of a core for a chunk, both ends of a link together."""
+    hop_s: float = 0.0
+    """Seconds of compute time in which a hop's processes wake up: each waits for its turn."""
     _computing: int = field(init=False, default=0)
     _compute_s: float = field(init=False, default=0.0)
     """Compute time at `_since`."""
@@ -111,6 +113,19 @@ class SharedDevice:
         if self.chunk_s:
             self.begin()
             self.at(self.now + self.chunk_s / 2, self._handled, None)
+
+    def wake(self, action: Action, argument: Any) -> None:
+        """Do something once the processes are awake that a message passes. What they compute is
+        counted with its chunks; while stages take the cores they wait longer."""
+        if self.hop_s:
+            self.at(self.now + self.hop_s, action, argument)
+        else:
+            action(argument)
+
+    def take_in(self, action: Action, argument: Any) -> None:
+        """Take in a message of one chunk, at the far end of a link."""
+        self.handle_chunk()
+        self.wake(action, argument)
 
     def _handled(self, _: None) -> None:
         self.end()

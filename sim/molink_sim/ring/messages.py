@@ -47,7 +47,7 @@ def sampled_bytes(message: BatchReturned) -> int:
 
 def spans_bytes(spans: Sequence[Span]) -> int:
     """Size of the description of some spans."""
-    drafts = sum([len(span.drafts) for span in spans])
+    drafts = sum([len(span.drafts) for span in spans if span.drafts])
     return SPAN_BYTES * len(spans) + DRAFT_BYTES * drafts
 
 

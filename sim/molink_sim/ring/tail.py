@@ -55,7 +55,15 @@ class Tail:
 
     def draw(self, spans: Iterable[Span]) -> tuple[SampledToken, ...]:
         """Tokens, one for each span that samples, and one for each of its drafts that is right."""
-        return tuple([token for span in spans if span.samples for token in self._verified(span)])
+        tokens: list[SampledToken] = []
+        for span in spans:
+            if not span.samples:
+                continue
+            if span.drafts:
+                tokens += self._verified(span)
+            else:
+                tokens.append(self._draw(span.request_id))
+        return tuple(tokens)
 
     def _verified(self, span: Span) -> Iterator[SampledToken]:
         for draft in (*span.drafts, None):

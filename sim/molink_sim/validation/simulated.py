@@ -3,11 +3,12 @@
 What a ring of processes on one PC has beyond the rings that the simulator is made for, each counted
 where it arises and alike in every scenario:
 
-- stages share the PC's cores, and so do the threads and the emulator that carry their chunks
-  (`OnePc`),
+- stages share the PC's cores, and so do the threads and the emulator that carry their chunks, those
+  of the coordinator's links too (`OnePc`),
 - a step takes longer when the device was idle before it (`StageSpec.after_idle`),
 - the coordinator is behind links of its own, as far away as the stages are from one another,
-- software on every hop, and between a user and the ring.
+- software on every hop, which waits for a core where stages have them, and between a user and the
+  ring.
 
 Nothing is fitted: all but one constant is measured with the profile
 (`molink_sim.stage_profile.PcTimes`), and nothing of it by a ring that serves.
@@ -98,7 +99,6 @@ def _scenario(
         codec=scenario.codec,
         micro_batches=scenario.micro_batches,
         span_tokens=scenario.span_tokens,
-        hop_software_s=_pc(profile).hop_s,
     )
     return Scenario(
         rings=(_ring(scenario, profile),),
@@ -126,6 +126,6 @@ def _ring(scenario: ValidationScenario, profile: StageProfile) -> RingSpec:
         stages=tuple(stages),
         links=(link,) * scenario.stages,
         row_bytes=profile.hidden_size * ROW_BYTES_PER_VALUE,
-        coordinator_one_way_s=one_way_s + pc.hop_s + API_S / 2,
-        on_one_pc=OnePc(pc.slowdown_together, pc.chunk_s),
+        coordinator_one_way_s=one_way_s + API_S / 2,
+        on_one_pc=OnePc(pc.slowdown_together, pc.chunk_s, pc.hop_s),
     )

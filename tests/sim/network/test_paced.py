@@ -77,3 +77,20 @@ def test_decode_that_fills_much_of_a_link_neither_waits_nor_spoils_the_estimate(
     stream = Stream(mbps, one_way_s, every_s, share).run()
     assert stream.late_s <= 0.25 * stream.wire_s + 0.02
     assert stream.rate_share >= 0.6
+
+
+def test_chunks_and_their_acknowledgements_wake_whom_they_reach():
+    clock, woken, arrived = Clock(), [], []
+    line = Line(LinkSpec(20.0, 0.03), BusyTimes("wire", 0.0, 1e9), random.Random(0))
+    link = PacedLink.over(clock, line, PriorityQueues(), lambda _: arrived.append(clock.now))
+
+    def wake(action, argument):
+        woken.append(clock.now)
+        clock.at(clock.now + 0.005, action, argument)
+
+    link.wake = wake
+    link.offer("rows", BatchClass.DECODE, 1500, 1)
+    clock.run(1.0)
+    sent_s = (1500 + 23) / (20 * BYTES_PER_MEGABIT)
+    assert arrived == [pytest.approx(sent_s + 0.03 + 0.005)]
+    assert woken == [pytest.approx(sent_s + 0.03), pytest.approx(arrived[0] + 0.03)]

@@ -86,3 +86,27 @@ def test_chunks_that_cost_nothing_are_in_nobodys_way():
     clock.at(0.5, lambda _: device.handle_chunk())
     clock.run(1e6)
     assert worker.ended_at == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("computing", "took_s"), [(0, 0.01), (1, 0.01), (2, 0.01), (3, 0.015)])
+def test_who_wakes_up_waits_for_its_turn_where_all_cores_are_taken(computing, took_s):
+    clock = Clock()
+    device = SharedDevice(clock, (1.0, 1.0, 1.5), hop_s=0.01)
+    for _ in range(computing):
+        Worker(clock, device, 0.0, 2.0)
+    came = []
+    clock.at(0.5, lambda _: device.wake(lambda what: came.append((what, clock.now)), "rows"))
+    clock.run(1e6)
+    assert came == [("rows", pytest.approx(0.5 + took_s))]
+
+
+def test_messages_that_wake_a_process_keep_their_order():
+    clock = Clock()
+    device = SharedDevice(clock, (1.0, 1.0, 1.5), chunk_s=0.004, hop_s=0.01)
+    for number in range(3):
+        Worker(clock, device, 0.2 * number, 0.5)
+    came = []
+    for number in range(40):
+        clock.at(0.02 * number, lambda n: device.take_in(came.append, n), number)
+    clock.run(1e6)
+    assert came == list(range(40))
