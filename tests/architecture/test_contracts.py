@@ -109,7 +109,7 @@ OPTIONS = {
         "--quiet --model --gpu --stages --bandwidth-mbps --latency-ms --slowdown --users "
         "--micro-batches-max --json --curves --heat-map"
     ),
-    "sim paper": "--quiet --table --section --trace --seed --json --pictures",
+    "sim paper": "--quiet --table --section --assume --trace --seed --json --pictures",
     "sim plan": "--model --nodes --target-rate --tpot-bound-s --ttft-bound-s --seed --json",
     "sim replay": "--json",
     "sim run": (
