@@ -6,7 +6,7 @@ import click
 
 from molink.terminal.command_line import quiet_option
 
-ASSUMABLE = ("prompts-alone", "no-kv-limit", "256-at-once", "first-minutes")
+ASSUMABLE = ("software-30ms", "prompts-alone", "no-kv-limit", "256-at-once", "first-minutes")
 """Names in `molink_sim.paper.assumptions`."""
 
 

@@ -109,6 +109,9 @@ def test_an_assumption_changes_every_row_alike():
     changed = assume(plain, ASSUMABLE)
     assert changed.system.prompts_alone and not changed.kv_is_bounded
     assert changed.requests_at_once_max == 256 and changed.is_stretched
+    assert changed.system.hop_software_s == 0.03
+    molink = assume(Setting(SYSTEMS["molink"], 0.1), ["software-30ms"])
+    assert molink.system == SYSTEMS["molink"], "it has a transport of its own"
     rows = rows_of(3, None, 0, duration_s=90.0, assumed=partial(assume, names=["no-kv-limit"]))
     assert not next(rows).setting.kv_is_bounded
 
@@ -139,8 +142,8 @@ def test_first_minutes_are_played_slower():
     trace = [RequestArrival(float(at), 100 + at, 5) for at in range(400)]
     setting = replace(Setting(SYSTEMS["vllm"], 0.1), is_stretched=True)
     found = arrivals_of(setting, trace)
-    assert len(found) == 187 and found[1].at_s == pytest.approx(10.0, rel=0.01)
-    assert [one.input_tokens for one in found] == [*range(100, 287)]
+    assert len(found) == 186 and found[1].at_s == pytest.approx(10.0, rel=0.01)
+    assert [one.input_tokens for one in found] == [*range(100, 286)]
     with pytest.raises(UserError, match="--trace"):
         arrivals_of(setting, None)
 
