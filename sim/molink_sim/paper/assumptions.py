@@ -1,18 +1,25 @@
 """What the paper does not say and may be assumed, by name; each changes every row alike.
 
 None is on by itself. docs/benchmarks/simulator.md says which rows come out with which of them. The
-paper says nothing for or against the first three; they are what its own numbers have in common:
+paper says nothing for or against most of them; they are read off its own numbers.
 
-Bytes of a prompt and of its delays add up to the whole of what decode loses, in all rows to 0.3
-requests per second. With B seconds for an undisturbed round and P for a prompt's way over both
-hops, 1 / (1 - rate x P) rounds pass where one would, and at 100 Mbps TPOT = B / (1 - rate x P)
-gives 2.8 s for P at 0.1, 0.2 and 0.3 requests per second with one B. That is both hops, one after
-the other: no prompt is on the second while another is on the first.
+*Software.* At 400 Mbps a round is delay and software: 0.25, 0.23 and 0.21 s a token less 0.09 s of
+delay, 0.02 s of arithmetic and what prompts stand in the way leave some 0.03 s a hop.
 
-So no more than 1 / 2.8 = 0.36 requests per second can pass, and of 0.7 offered per second half are
-left. Little's law with the published means says how many there were: at 0.36 / s less what decode
-needs, 3.49 s a token and 17 s to the first are 256 requests at a time, vLLM's `max_num_seqs`. They
-hold 260,000 tokens of KV, of which three such cards have 97,000.
+*Prompts alone.* Let B be an undisturbed round, and P the time for which one prompt holds decode up.
+At R requests per second a token takes B / (1 - R x P). With B of the constants and 30 ms of
+software the published TPOT gives for vLLM
+
+    0.1, 0.2, 0.3 requests/s at 100 Mbps     2.6, 2.8, 2.8 s
+    60, 200, 400 Mbps at 0.2 requests/s      3.9, 1.4, 0.9 s
+
+which is 25 MB, both hops of the mean prompt, one after the other, and half a second. So of two
+prompts none was on the second hop while the other was on the first.
+
+*At once.* Then no more than 0.36 prompts per second can pass, and 0.7 were asked for. The published
+3.49 s a token at 0.7 fit that P where 256 requests are under way, vLLM's `max_num_seqs`: by
+Little's law 256 / (17.3 + 231 x 3.49) = 0.31 / s. They hold 260,000 tokens of KV, of which three
+such cards have 97,000.
 """
 
 from collections.abc import Callable, Iterable
