@@ -67,7 +67,7 @@ class Setting:
     kv_is_bounded: bool = True
     """Whether KV ends where the devices' memory does."""
     requests_at_once_max: int | None = None
-    """As in `Scenario`."""
+    """Requests under way; time of one that waits for that counts from when it is sent."""
     is_stretched: bool = False
     """Whether a trace is played slower from its beginning, and not thinned, to come to the rate."""
 
