@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # Compiled modules are kept: the tests start hundreds of processes of ours.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: venv test lint types contracts tests sweeps pages docs models families formats real clients gpu fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests sweeps pages docs papers models families formats real clients gpu fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
@@ -46,6 +46,10 @@ pages: venv
 # The documents as a site, in build/site; broken links are errors. To read it: python -m http.server -d build/site
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+# Every simulated figure of docs/papers: what each command prints, by page, in build/papers; two cores, under an hour.
+papers: venv
+	$(BIN)/python -m tools.papers --out build/papers
 
 # Tries every family of the installed transformers and writes docs/models.md; some minutes.
 models: venv

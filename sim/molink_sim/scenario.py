@@ -186,6 +186,8 @@ class SystemSpec:
     """Whether chunks are acknowledged and paced; baselines hand all to the connection."""
     prefill_blocks_decode: bool = False
     """Whether a request's prefill and the decode of its micro-batch share one step of the ring."""
+    prompts_alone: bool = False
+    """Whether a ring has one batch of prompts under way at a time, where those share a step."""
     survivors_stay: bool = True
     """Whether a ring that loses a stage goes on; else its requests end with an error."""
     prefix_cache: bool = False
@@ -293,6 +295,9 @@ class Scenario:
     arrivals: Sequence[RequestArrival]
     system: SystemSpec = field(default_factory=SystemSpec)
     entry: EntrySpec = field(default_factory=EntrySpec)
+    requests_at_once_max: int | None = None
+    """Requests that users have under way; a further one is sent, and its time counts, when another
+    has ended. None: each is sent as it arrives."""
     sessions: Sequence[AgentSession] = ()
     """Sessions that are replayed beside the arrivals."""
     sessions_at_once: int = 1

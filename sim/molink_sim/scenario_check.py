@@ -178,6 +178,7 @@ def _check_arrivals(scenario: Scenario) -> None:
         )
         before = arrival
     _check(scenario.sessions_at_once >= 1, "At least one session is replayed at a time.")
+    _check((scenario.requests_at_once_max or 1) >= 1, "At least one request may be under way.")
 
 
 def _check_delay(name: str, seconds: float) -> None:

@@ -114,6 +114,7 @@ class World:
             scenario.entry,
             SessionReplay(scenario.sessions, scenario.sessions_at_once),
             Random(f"{scenario.seed} routing"),
+            scenario.requests_at_once_max,
         )
         of_rings = [self._losses(number) for number in range(len(self._specs))]
         for fault in losses:

@@ -21,6 +21,7 @@ and keeps them. Lengths only: the hashes of prefix blocks are not read.
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -81,6 +82,20 @@ def thin(
             f"{duration_s:g} s: shorten the duration, lower the rate, or draw Poisson arrivals"
         )
     return [one for one in found if one.at_s < duration_s]
+
+
+def stretch(
+    arrivals: Sequence[RequestArrival], rate_per_s: float, duration_s: float
+) -> list[RequestArrival]:
+    """A trace from its beginning, played so much slower that the whole of it had `rate_per_s`.
+
+    Raises:
+        UserError: if the rate or duration is no load.
+    """
+    _check(rate_per_s, duration_s)
+    factor = len(arrivals) / max(1.0, arrivals[-1].at_s) / rate_per_s
+    slower = (replace(one, at_s=one.at_s * factor) for one in arrivals)
+    return [one for one in slower if one.at_s < duration_s]
 
 
 def generate(rate_per_s: float, duration_s: float, seed: int) -> list[RequestArrival]:

@@ -111,7 +111,7 @@ OPTIONS = {
         "--quiet --model --gpu --stages --bandwidth-mbps --latency-ms --slowdown --users "
         "--micro-batches-max --json --curves --heat-map"
     ),
-    "sim paper": "--quiet --table --section --trace --seed --json --pictures",
+    "sim paper": "--quiet --table --section --assume --trace --seed --json --pictures",
     "sim plan": "--model --nodes --target-rate --tpot-bound-s --ttft-bound-s --seed --json",
     "sim pools": "--quiet --paper --trace --seeds --decode --rate --gap-ms --json",
     "sim replay": "--json",

@@ -5,43 +5,22 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from tests.docs_site.pages import ROOT, SPAN
 from tests.docs_site.test_commands_of_pages import objection
+from tools.papers.__main__ import Run, page_text, run
+from tools.papers.rows import INDEX, Row, all_rows, commands_to_run, is_run, pages, rows_of
 
-PAPERS = ROOT / "docs" / "papers"
-INDEX = PAPERS / "README.md"
-SYSTEMS = sorted(page for page in PAPERS.glob("*.md") if page != INDEX)
 VERDICTS = ("works", "answered", "open")
 
 PLACE = re.compile(r"`([\w./-]+\.\w+)`(?:: (`[\w.-]+`(?:, `[\w.-]+`)*))?")
 COUNTED = re.compile(r"^\| \[[^]]+\]\(([\w-]+\.md)\) \|[^|]*\|(.*)\|$", re.MULTILINE)
 PROGRAMS = re.compile(r"^(?:molink|python -m) \S|^tests/\S+\.py$")
-
-
-class Row(NamedTuple):
-    """One mechanism of a page, as it stands there."""
-
-    page: str
-    number: int
-    mechanism: str
-    where: str
-    seen: str
-    papers: str
-    ours: str
-    verdict: str
-
-
-def rows_of(page: str, text: str) -> list[Row]:
-    """The numbered rows of a page's tables."""
-    lines = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [Row(page, int(number), *rest) for number, *rest in cells]
 
 
 def places(where: str) -> Iterator[tuple[str, list[str]]]:
@@ -98,7 +77,8 @@ def missing_command(command: str) -> str:
     return objection(command.removeprefix("molink "))
 
 
-ROWS = [row for page in SYSTEMS for row in rows_of(page.name, page.read_text(encoding="utf-8"))]
+ROWS = all_rows()
+NAMES = [page.name for page in pages()]
 
 
 @pytest.fixture(autouse=True)
@@ -109,14 +89,14 @@ def _files(tmp_path, monkeypatch):
 
 
 def test_all_five_systems_have_rows_that_are_numbered_through():
-    numbers = {page.name: [row.number for row in ROWS if row.page == page.name] for page in SYSTEMS}
+    numbers = {page: [row.number for row in ROWS if row.page == page] for page in NAMES}
     assert len(numbers) == 5 and all(numbers.values())
     assert all(found == [*range(1, len(found) + 1)] for found in numbers.values())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.page}-{row.number}")
 def test_a_row_is_held_by_the_code(row):
-    named, commands = list(places(row.where)), SPAN.findall(row.seen)
+    named, commands = list(places(row.where)), row.commands
     assert [missing_place(*place) for place in named] == [""] * len(named)
     assert all(PROGRAMS.match(command) for command in commands), "no command and no test"
     assert [missing_command(command) for command in commands] == [""] * len(commands)
@@ -131,7 +111,7 @@ def test_a_row_is_held_by_the_code(row):
 def test_the_index_counts_the_rows():
     text = INDEX.read_text(encoding="utf-8")
     told = {page: _numbers(cells) for page, cells in COUNTED.findall(text)}
-    of = {page.name: [row for row in ROWS if row.page == page.name] for page in SYSTEMS}
+    of = {page: [row for row in ROWS if row.page == page] for page in NAMES}
     assert told == {page: _counts(rows) for page, rows in of.items()}
     [total] = re.findall(r"^\| all \|[^|]*\|(.*)\|$", text, re.MULTILINE)
     assert _numbers(total) == _counts(ROWS)
@@ -144,6 +124,45 @@ def _numbers(cells: str) -> list[int]:
 def _counts(rows: list[Row]) -> list[int]:
     of = Counter(row.verdict for row in rows)
     return [len(rows), *(of[verdict] for verdict in VERDICTS)]
+
+
+def test_make_papers_runs_what_is_simulated_and_can_be_typed():
+    commands = commands_to_run(ROWS)
+    assert len(commands) > 8 and all(is_run(command) for command in commands)
+    assert [missing_command(command) for command in commands] == [""] * len(commands)
+    assert len(set(commands)) == len(commands)
+
+
+@pytest.mark.parametrize(
+    ("command", "runs"),
+    [
+        ("molink sim cell --paper lamina", True),
+        ("molink sim cache --trace FILE --show hit-rate --out DIR", False),
+        ("molink bench --url URL --trace FILE", False),
+        ("python -m tools.experiments.links.contention --out DIR", False),
+        ("tests/stage/test_next_decode.py", False),
+    ],
+)
+def test_what_needs_a_file_a_model_or_a_ring_is_not_run(command, runs):
+    assert is_run(command) is runs
+
+
+def test_what_a_command_prints_stands_below_the_rows_that_name_it():
+    line = "| 3 | a mechanism | - | `molink sim cell --paper cuts` | 0.5 s | 0.6 s | answered |"
+    [row] = rows_of("x.md", line)
+    done = Run("molink sim cell --paper cuts", 0, 1.0, "a table\n")
+    failed = replace(done, status=2, printed="a sentence\n")
+    other = replace(done, command="molink sim cell --paper long")
+    text = page_text("x.md", [row], [done, other])
+    assert "row 3, a mechanism. The paper: 0.5 s. The page: 0.6 s" in text
+    assert "a table" in text and "long" not in text and "failed" not in text
+    assert "failed with status 2" in page_text("x.md", [row], [failed])
+
+
+def test_a_command_is_run_as_it_is_typed():
+    assert run("molink sim cell --help").status == 0
+    wrong = run("molink sim cell --paper lamia")
+    assert wrong.status != 0 and "lamia" in wrong.printed
 
 
 @pytest.mark.parametrize(

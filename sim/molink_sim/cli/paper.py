@@ -6,17 +6,28 @@ import click
 
 from molink.terminal.command_line import quiet_option
 
+ASSUMABLE = ("software-30ms", "prompts-alone", "no-kv-limit", "256-at-once", "first-minutes")
+"""Names in `molink_sim.paper.assumptions`."""
+
 
 @click.command()
 @click.option(
     "--table",
-    type=click.Choice(["2", "5"]),
+    type=click.Choice(["2", "3", "4", "5"]),
     default="2",
     show_default=True,
-    help="2: systems over rates, bandwidths and delays; 5: each mechanism alone and together.",
+    help="2: systems over rates, and below 3: over bandwidths, 4: over delays; 5: each mechanism "
+    "alone and together.",
 )
 @click.option(
     "--section", help="Only a part: rate, bandwidth, latency; paper's mechanisms, MoLink today."
+)
+@click.option(
+    "--assume",
+    "assumed",
+    type=click.Choice(ASSUMABLE),
+    multiple=True,
+    help="What the paper does not say, for all rows; several times for several.",
 )
 @click.option(
     "--trace",
@@ -34,6 +45,7 @@ from molink.terminal.command_line import quiet_option
 def paper(
     table: str,
     section: str | None,
+    assumed: tuple[str, ...],
     trace: Path | None,
     seed: int,
     json_path: Path | None,
@@ -45,9 +57,12 @@ def paper(
     For vllm, helix and the paper's own system, `error` is ours over the published value; for molink
     it is the factor to the published values of the paper's system.
     """
+    from functools import partial
+
     from rich.console import Console
 
     from molink.terminal.progress import WorkProgress
+    from molink_sim.paper.assumptions import ASSUMPTIONS, assume
     from molink_sim.paper.experiment import row_count, rows_of
     from molink_sim.paper.report import draw_paper, paper_json, paper_tables
     from molink_sim.report.summary import to_json
@@ -58,15 +73,18 @@ def paper(
     workload = "generated" if trace is None else trace.name
     with WorkProgress("runs", row_count(int(table), section), quiet=quiet) as bar:
         rows = []
-        for row in rows_of(int(table), arrivals, seed, only=section):
+        change = partial(assume, names=assumed)
+        for row in rows_of(int(table), arrivals, seed, only=section, assumed=change):
             rows.append(row)
             bar.advance()
     _check_section(section, bool(rows))
     console = Console()
+    for name in assumed:
+        console.print(f"Assumed: {ASSUMPTIONS[name].says} ({name}).")
     for found in paper_tables(rows):
         print_table(found, console)
     if json_path is not None:
-        json_path.write_text(to_json(paper_json(int(table), rows, workload)))
+        json_path.write_text(to_json(paper_json(int(table), rows, workload, assumed)))
     if pictures is not None:
         draw_paper(pictures, rows)
 

@@ -39,13 +39,17 @@ def paper_tables(rows: Sequence[PaperRow]) -> list[Table]:
 
 def _table(section: str, rows: Sequence[PaperRow]) -> Table:
     first = (section,) if section in TITLES else ()
-    head = (*first, "run", *(f"{name} s: paper, ours" for name in FIGURES.values()), "ended")
+    figures = (f"{name} s: paper, ours" for name in FIGURES.values())
+    head = (*first, "run", *figures, "met", "ended")
     return Table(TITLES.get(section, section), head, [_cells(row) for row in rows])
 
 
-def paper_json(table: int, rows: Sequence[PaperRow], workload: str) -> dict[str, Any]:
+def paper_json(
+    table: int, rows: Sequence[PaperRow], workload: str, assumed: Sequence[str] = ()
+) -> dict[str, Any]:
     """Ready for `to_json`; errors in percent of the published value."""
-    return {"table": table, "workload": workload, "rows": [_as_dict(row) for row in rows]}
+    told = {"table": table, "workload": workload, "assumed": list(assumed)}
+    return {**told, "rows": [_as_dict(row) for row in rows]}
 
 
 def _cells(row: PaperRow) -> list[str]:
@@ -56,7 +60,9 @@ def _cells(row: PaperRow) -> list[str]:
     }
     cells = [f"{varied[row.section]:g}"] if row.section in varied else []
     figures = [_cell(row, figure) for figure in FIGURES]
-    return [*cells, row.name, *figures, f"{row.summary['finished']}/{row.summary['requests']}"]
+    met = {True: "yes", False: "no", None: ""}[row.is_reproduced]
+    ended = f"{row.summary['finished']}/{row.summary['requests']}"
+    return [*cells, row.name, *figures, met, ended]
 
 
 def _cell(row: PaperRow, figure: str) -> str:
@@ -94,6 +100,7 @@ def _as_dict(row: PaperRow) -> dict[str, Any]:
         "published_of": row.compared_with or row.name,
         "simulated": {figure: row.simulated(figure) for figure in FIGURES},
         "error_percent": {figure: _percent(row.ratio(figure)) for figure in FIGURES},
+        "reproduced": row.is_reproduced,
         "summary": row.summary,
     }
 

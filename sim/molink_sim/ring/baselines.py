@@ -45,6 +45,8 @@ class _Engine:
     running: dict[int, Sequence] = field(default_factory=dict)
     """Sequences that run, by request, in order of admission."""
     under_way: bool = False
+    computes_prompts: bool = False
+    """Whether that batch is one of prompts."""
 
     @property
     def requests(self) -> int:
@@ -58,6 +60,8 @@ class IterationHead:
 
     kv_tokens_capacity: int
     micro_batch_count: int
+    prompts_alone: bool = False
+    """Whether no engine begins prompts while those of another one are under way."""
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     wait_until: float | None = field(init=False, default=None)
     """Time to ask again, never: only a message brings work."""
@@ -108,6 +112,7 @@ class IterationHead:
             run = self._prefill(engine) or self._decode(engine, releases)
             if run is not None:
                 engine.under_way = True
+                engine.computes_prompts = run.batch.batch_class is PREFILL
                 return releases, run
             self._idle.append(engine)
         return releases, None
@@ -121,7 +126,7 @@ class IterationHead:
 
     def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
         engine = self._engines[event.micro_batch]
-        engine.under_way = False
+        engine.under_way = engine.computes_prompts = False
         self._idle.append(engine)
         if event.batch_class is DECODE:
             self.clock.seen(event.micro_batch, now)
@@ -136,6 +141,8 @@ class IterationHead:
         return releases
 
     def _prefill(self, engine: _Engine) -> RunBatch | None:
+        if self.prompts_alone and any(other.computes_prompts for other in self._engines):
+            return None
         taken: list[Sequence] = []
         tokens = 0
         while engine.waiting and self._fits(engine, engine.waiting[0], tokens):

@@ -271,7 +271,8 @@ class RingMaker:
         return scheduler
 
     def _iteration_head(self, spec: RingSpec) -> IterationHead:
-        return IterationHead(_kv_tokens(spec), self.system.micro_batches or len(spec.stages))
+        count = self.system.micro_batches or len(spec.stages)
+        return IterationHead(_kv_tokens(spec), count, self.system.prompts_alone)
 
     def _tokens_max(self, spec: RingSpec) -> int:
         if self.system.prefill_blocks_decode:

@@ -5,6 +5,7 @@ here, as with `molink.coordinator.ring.client`. Those of a ring that has ended a
 from their tokens by another one, or by the next.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -93,11 +94,15 @@ class Coordinator:
     sessions: SessionReplay
     random: Random
     """What `random` routing draws from."""
+    at_once_max: int | None = None
+    """Requests under way; who comes beyond is sent when another has ended."""
     requests: list[RequestOutcome] = field(init=False, default_factory=list)
     """All, in order of arrival; a request's number is its place."""
     _live: dict[int, _Live] = field(init=False, default_factory=dict)
     """Requests that have not ended, by number."""
     _prompts: dict[int, bytes] = field(init=False, default_factory=dict)
+    _held: deque[RequestArrival] = field(init=False, default_factory=deque)
+    """Arrivals that are not sent yet."""
 
     def __post_init__(self) -> None:
         if self.arrivals:
@@ -244,6 +249,9 @@ class Coordinator:
             self.clock.at(at_s, self._next_arrived, index + 1)
 
     def _arrived(self, arrival: RequestArrival) -> None:
+        if self.at_once_max is not None and len(self._live) >= self.at_once_max:
+            self._held.append(arrival)
+            return
         lengths = arrival.input_tokens, arrival.output_tokens
         outcome = RequestOutcome(len(self.requests), 0, self.clock.now, *lengths)
         outcome.session = arrival.session
@@ -286,6 +294,8 @@ class Coordinator:
             following = self.sessions.following(outcome.session, now, answered=answered)
             if following is not None:
                 self.clock.at(following.at_s, self._arrived, following)
+        if self._held:
+            self._arrived(self._held.popleft())
 
     def _submit(self, live: _Live) -> None:
         endpoint = self.rings[live.outcome.ring]

@@ -2,15 +2,28 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_sim.cli import main
-from molink_sim.paper.experiment import PUBLISHED, TABLES, PaperRow, Setting, run_setting
+from molink_sim.cli.paper import ASSUMABLE
+from molink_sim.paper.assumptions import ASSUMPTIONS, assume
+from molink_sim.paper.experiment import (
+    BOUNDS,
+    PUBLISHED,
+    TABLES,
+    PaperRow,
+    Setting,
+    arrivals_of,
+    rows_of,
+    run_setting,
+)
 from molink_sim.paper.report import draw_paper, paper_json, paper_tables
 from molink_sim.report.summary import summary, to_json
+from molink_sim.scenario import RequestArrival
 from molink_sim.systems import SYSTEMS
 
 SHORT_S = 660.0
@@ -53,11 +66,11 @@ def test_no_row_has_constants_of_its_own():
         assert row.setting.system == replace(SYSTEMS[name], codec=codec or "raw")
 
 
-@pytest.mark.parametrize("table", [2, 5])
+@pytest.mark.parametrize("table", [2, 3, 4, 5])
 def test_tables_hold_every_published_row(table):
     rows = [replace(row, summary={"finished": 1, "requests": 1}) for row in TABLES[table]()]
     published = [row for row in rows if row.published.ttft_s is not None]
-    assert len(published) == {2: 16 + 16 + 12, 5: 4}[table]
+    assert len(published) == {2: 16 + 16 + 12, 3: 16, 4: 12, 5: 4}[table]
     tables = paper_tables(rows)
     assert sum(len(one.rows) for one in tables) == len(rows)
     assert all(len(line) == len(one.head) for one in tables for line in one.rows)
@@ -70,6 +83,69 @@ def test_error_and_factor():
     ours = {"ttft_s": {"mean": 3.729}, "tpot_s": None, "finished": 1, "requests": 1}
     [entry] = paper_json(2, [replace(row, summary=ours)], "generated")["rows"]
     assert entry["error_percent"] == {"ttft_s": 10.0, "tpot_s": None, "latency_s": None}
+
+
+def test_a_row_is_reproduced_when_all_three_means_are_near():
+    row = next(iter(TABLES[2]()))
+
+    def with_factors(ttft, tpot, latency):
+        means = row.published.ttft_s * ttft, row.published.tpot_s * tpot
+        found = dict(zip(BOUNDS, (*means, row.published.latency_s * latency), strict=True))
+        return replace(row, summary={name: {"mean": mean} for name, mean in found.items()})
+
+    assert with_factors(1.14, 0.76, 1.10).is_reproduced
+    assert not with_factors(1.16, 0.76, 1.10).is_reproduced
+    assert not with_factors(1.14, 0.74, 1.10).is_reproduced
+    assert not with_factors(1.14, 0.76, 1.12).is_reproduced
+    assert replace(row, summary={"ttft_s": None}).is_reproduced is False
+    assert replace(with_factors(1, 1, 1), compared_with="paper").is_reproduced is None
+
+
+def test_an_assumption_changes_every_row_alike():
+    assert tuple(ASSUMPTIONS) == ASSUMABLE
+    assert all(one.says for one in ASSUMPTIONS.values())
+    plain = Setting(SYSTEMS["vllm"], 0.1)
+    assert assume(plain, []) == plain
+    changed = assume(plain, ASSUMABLE)
+    assert changed.system.prompts_alone and not changed.kv_is_bounded
+    assert changed.requests_at_once_max == 256 and changed.is_stretched
+    assert changed.system.hop_software_s == 0.03
+    molink = assume(Setting(SYSTEMS["molink"], 0.1), ["software-30ms"])
+    assert molink.system == SYSTEMS["molink"], "it has a transport of its own"
+    rows = rows_of(3, None, 0, duration_s=90.0, assumed=partial(assume, names=["no-kv-limit"]))
+    assert not next(rows).setting.kv_is_bounded
+
+
+def test_prompts_alone_are_never_on_two_links_at_once():
+    def busy(*names):
+        setting = Setting(SYSTEMS["helix"], 0.7, duration_s=300.0)
+        outcome = run_setting(assume(setting, ["no-kv-limit", *names]))
+        return sum(link.busy_share for link in outcome.links[:2])
+
+    assert busy("prompts-alone") < 1.1 < busy()
+
+
+def test_who_comes_beyond_those_at_once_waits_and_is_timed_from_when_sent():
+    setting = Setting(SYSTEMS["vllm"], 0.7, duration_s=300.0)
+    free, held = (
+        run_setting(replace(setting, requests_at_once_max=at_once)) for at_once in (None, 4)
+    )
+    assert len(held.requests) < len(free.requests)
+    ends = [
+        (one.arrived_s, one.token_times_s[-1] if one.finished else 1e9) for one in held.requests
+    ]
+    assert max(sum(a <= at < b for a, b in ends) for at, _ in ends) == 4
+    assert summary(held)["ttft_s"]["mean"] < summary(free)["ttft_s"]["mean"]
+
+
+def test_first_minutes_are_played_slower():
+    trace = [RequestArrival(float(at), 100 + at, 5) for at in range(400)]
+    setting = replace(Setting(SYSTEMS["vllm"], 0.1), is_stretched=True)
+    found = arrivals_of(setting, trace)
+    assert len(found) == 186 and found[1].at_s == pytest.approx(10.0, rel=0.01)
+    assert [one.input_tokens for one in found] == [*range(100, 286)]
+    with pytest.raises(UserError, match="--trace"):
+        arrivals_of(setting, None)
 
 
 def test_a_section_that_is_none():
