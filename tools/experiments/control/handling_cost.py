@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
+
 from molink.api.answers import json_text
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KEYS_MAX, KeyStore
@@ -41,7 +43,7 @@ from molink_scheduler.placement.question import PlacementQuestion
 from molink_scheduler.routing.prefix_mirror import PrefixMirror
 from molink_scheduler.routing.ring_choice import Routing, choose_ring
 from molink_scheduler.routing.ring_forecast import RingPace, RingState
-from molink_scheduler.token_ids import token_bytes
+from molink_scheduler.token_ids import TOKEN_BYTES
 from tools.experiments.harness.experiment import (
     experiment,
     markdown_table,
@@ -54,20 +56,20 @@ from tools.experiments.swarm.member import Member
 
 __all__ = ["main"]
 
-NODES = (1000, 2000, 4000)
+NODES = (1000, 4000)
 """Up to what a coordinator takes for nodes today (`NODES_MAX`)."""
 
 RINGS = (1, 10, 100, 1000)
-MIRRORED_PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 20, 2_000, 200
+MIRRORED_PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 10, 2_000, 200
 """Prompts in each ring's mirror, and the length of these and of the request's."""
 
-PLANNED, LAYERS, DELAY_S = (250, 500, 1000, 2000), 32, 0.03
+PLANNED, LAYERS, DELAY_S = (250, 500, 1000), 32, 0.03
 """Nodes that plans are made of, layers of the model, and the delay of every link one way."""
 
 LET_IN = 200
 """Nodes that are let in while it is timed."""
 
-SECONDS_OF_HEARTBEATS = 5
+SECONDS_OF_HEARTBEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,13 @@ class Cost:
 
 
 @experiment
-@rounds_option(5)
+@rounds_option(3)
 def main(out: Path, rounds: int) -> None:
     """Print microseconds of a coordinator's thread by what is asked of it."""
-    costs = list(_costs(rounds))
+    costs: list[Cost] = []
+    for cost in _costs(rounds):
+        click.echo(f"{cost.what}, {cost.count}: {cost.microseconds:.1f} us", err=True)
+        costs.append(cost)
     write_report(out, "handling_cost", {"rounds": rounds, "costs": [_fields(one) for one in costs]})
     rows = [
         [one.what, f"{one.count:,}", f"{one.microseconds:,.1f}", _size(one.size_bytes)]
@@ -321,7 +326,7 @@ def ring_choice(count: int, rounds: int) -> Cost:
 
 
 def _prompt(drawn: random.Random) -> bytes:
-    return token_bytes(drawn.randrange(150_000) for _ in range(PROMPT_TOKENS))
+    return drawn.randbytes(PROMPT_TOKENS * TOKEN_BYTES)
 
 
 def _mirror(drawn: random.Random) -> PrefixMirror:
