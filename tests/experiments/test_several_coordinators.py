@@ -1,10 +1,12 @@
 """Coordinators that see others late, simulated: what must hold whatever the figures are."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
-from tools.experiments.control.several_coordinators import Address, Setup, World
+from tools.experiments.control.several_coordinators import AGES_S, Address, Setup, World, main
 
 SMALL = Setup(Address.ONE, load=0.3, coordinators=4, rings_each=3, fronts=4, duration_s=300.0)
 
@@ -45,3 +47,16 @@ def test_requests_go_to_rings_of_their_coordinator():
     homes = {session: world.homes.of(f"{session}") for session in world.last_tokens}
     assert len(homes) > 50
     assert all(ring // 3 == session % 4 for session, ring in homes.items())
+
+
+def test_the_command_tells_all_addresses_and_ages(tmp_path):
+    sizes = ["--coordinators", "2", "--rings-each", "2", "--duration-s", "60"]
+    asked = ["--seeds", "1", "--load", "0.3", *sizes, "--out", str(tmp_path)]
+    result = CliRunner().invoke(main, asked, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "several_coordinators.json").read_text())["rows"]
+    assert [row["address"] for row in rows[:3]] == ["one", "random", "sticky"]
+    assert {(row["address"], row["age_s"]) for row in rows[3:]} == {
+        (address, age_s) for address in ("forecast", "home") for age_s in AGES_S
+    }
+    assert all(row["fronts"] == 2 and row["requests"] > 5 for row in rows)

@@ -21,7 +21,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import count, product
 from pathlib import Path
@@ -43,7 +43,7 @@ from tools.experiments.harness.experiment import (
     write_report,
 )
 
-__all__ = ["Address", "Setup", "World", "main"]
+__all__ = ["AGES_S", "Address", "Setup", "World", "main"]
 
 LOADS = (0.3, 0.5)
 AGES_S = (0.0, 1.0, 5.0, 20.0, 60.0)
@@ -356,21 +356,21 @@ def main(
     duration_s: float,
 ) -> None:
     """Print times to the first token by how a coordinator is chosen, and by how old figures are."""
-    sizes = {"coordinators": coordinators, "rings_each": rings_each, "duration_s": duration_s}
+    base = Setup(Address.ONE, 0.0, 0.0, coordinators, rings_each, coordinators, duration_s)
     rows = []
     for load in loads:
-        for setup in _setups(load, Setup(Address.ONE, load, fronts=coordinators, **sizes)):
+        for setup in _setups(replace(base, load=load)):
             figures = median_figures([World(setup, seed).run() for seed in range(seeds)])
-            rows.append({"address": setup.address, "load": load, "age_s": setup.age_s, **figures})
+            rows.append({**asdict(setup), **figures})
             click.echo(rows[-1], err=True)
-    write_report(out, "several_coordinators", {"seeds": seeds, **sizes, "rows": rows})
+    write_report(out, "several_coordinators", {"seeds": seeds, "rows": rows})
     head = ["address", "load", "age, s", "first token mean, s", "p50", "p99", "cached", "busy"]
     show(markdown_table(head, [_cells(row) for row in rows]))
 
 
-def _setups(load: float, base: Setup) -> Iterator[Setup]:
+def _setups(base: Setup) -> Iterator[Setup]:
     for address in (Address.ONE, Address.RANDOM, Address.STICKY):
-        yield replace(base, address=address, load=load)
+        yield replace(base, address=address)
     for address, age_s in product((Address.FORECAST, Address.HOME), AGES_S):
         yield replace(base, address=address, age_s=age_s)
 
