@@ -313,12 +313,12 @@ def ring_choice(count: int, rounds: int) -> Cost:
     states = [_state(drawn) for _ in range(count)]
     prompt = _prompt(drawn)
 
-    def choose() -> None:
+    def choose() -> int:
         met = [
             replace(state, cached_tokens=mirror.cached_tokens("", prompt))
             for state, mirror in zip(states, mirrors, strict=True)
         ]
-        choose_ring(Routing.MOLINK, met, PROMPT_TOKENS, ANSWER_TOKENS)
+        return choose_ring(Routing.MOLINK, met, PROMPT_TOKENS, ANSWER_TOKENS)
 
     times = max(1, 1000 // count)
     each_us = _each_us(lambda: [choose() for _ in range(times)], times, rounds)
