@@ -117,6 +117,17 @@ def test_the_index_counts_the_rows():
     assert _numbers(total) == _counts(ROWS)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/comparison.md"])
+def test_the_systems_stand_on_the_pages_that_users_read_first(page):
+    """By name in one table, the first of the README, and with the way to what is typed."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
+    naming = [one for one in tables if all(f"papers/{two.name})" in one for two in SYSTEMS)]
+    assert naming and "papers/README.md#switch-it-on" in text
+    if page == "README.md":
+        assert naming == tables[:1]
+
+
 def _numbers(cells: str) -> list[int]:
     return [int(cell) for cell in cells.split("|")]
 

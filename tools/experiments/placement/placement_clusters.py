@@ -7,7 +7,7 @@ from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement import Goal, LinkFacts, Network, NodeFacts
 from molink_scheduler.placement.problem import Problem
 
-__all__ = ["home_cluster", "round_cluster"]
+__all__ = ["home_cluster", "home_model", "home_nodes", "round_cluster"]
 
 GIB = 2**30
 
@@ -24,7 +24,18 @@ def home_cluster(
     """Home GPUs with home uplinks in three regions; layers of 436 MB, 4 KB of KV for each token in
     each."""
     r = Random(seed)
-    model = ModelCost((436 * 10**6,) * layers, 4096, 8192, table_bytes, table_bytes)
+    facts = home_nodes(r, nodes)
+    model = home_model(layers, table_bytes)
+    return Problem(model, facts, _home_links(r, facts), goal or Goal())
+
+
+def home_model(layers: int, table_bytes: int = 10**9) -> ModelCost:
+    """Layers of 436 MB with 4 KB of KV for each token, rows of 8 KB."""
+    return ModelCost((436 * 10**6,) * layers, 4096, 8192, table_bytes, table_bytes)
+
+
+def home_nodes(r: Random, nodes: int) -> list[NodeFacts]:
+    """So many home GPUs with home uplinks."""
     facts = []
     for number in range(nodes):
         gib, layer_ms = r.choice(HOME_GPUS)
@@ -41,7 +52,7 @@ def home_cluster(
                 upload_bytes_per_s=r.choice(UPLOADS_MBPS) * 125e3,
             )
         )
-    return Problem(model, facts, _home_links(r, facts), goal or Goal())
+    return facts
 
 
 def round_cluster(seed: int, nodes: int, layers: int = 80) -> Problem:

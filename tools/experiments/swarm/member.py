@@ -133,9 +133,9 @@ class Member:
             await self._connect(await admit(self))
             self._subscribe(f"molink/v1/node/{self.node_id}/told/#", COORDINATOR.path)
             await self._answer(Kind.SUBACK)
-            self._publish(PRESENCE, self._presence(online=True))
+            self._publish(PRESENCE, self.presence(online=True))
             await self._answer(Kind.PUBACK)
-            self.profile = self._made_up_profile()
+            self.profile = self.made_up_profile()
             self._publish(PROFILE, self.profile)
 
     async def run(self) -> None:
@@ -172,7 +172,7 @@ class Member:
     async def _connect(self, login: BrokerLogin) -> None:
         tls = None if login.tls is None else login.tls.ssl_context()
         self._reader, self._writer = await asyncio.open_connection(login.host, login.port, ssl=tls)
-        will = self._presence(online=False).model_dump_json()
+        will = self.presence(online=False).model_dump_json()
         texts = (self.node_id, PRESENCE.of(self.node_id), will, login.username, login.password)
         head = encode_text("MQTT") + struct.pack("!BBH", 4, WITH_USER_AND_WILL, KEEPALIVE_S)
         self._writer.write(encode(Kind.CONNECT, head + b"".join(map(encode_text, texts))))
@@ -214,7 +214,8 @@ class Member:
 
     # -- what it publishes ------------------------------------------------------------------------
 
-    def _presence(self, *, online: bool) -> Presence:
+    def presence(self, *, online: bool) -> Presence:
+        """What it says of itself when it comes, and what is said of it when it is gone."""
         return Presence(
             name=self.name,
             incarnation=self.node_id,
@@ -224,7 +225,8 @@ class Member:
             online=online,
         )
 
-    def _made_up_profile(self) -> Profile:
+    def made_up_profile(self) -> Profile:
+        """A PC by chance."""
         lent = self._random.randint(*MEMORY_MB) * 10**6
         return Profile(
             devices=(Device(kind="cpu", name="made up", memory_bytes=2**33, free_bytes=lent),),
