@@ -103,9 +103,15 @@ def breakdown(
     layers = model_shape(model).layers
     for count in rows:
         times = layer_times(model, count, context, compute, attention)
-        parts = (times.slice_s, times.attend_s, times.network_s)
         alone, turns = (play(times, layers, batches).token_s for batches in (1, 2))
-        yield Breakdown(count, *(1e3 * layers * one for one in parts), 1e3 * alone, 1e3 * turns)
+        yield Breakdown(
+            count,
+            1e3 * layers * times.slice_s,
+            1e3 * layers * times.attend_s,
+            1e3 * layers * times.network_s,
+            1e3 * alone,
+            1e3 * turns,
+        )
 
 
 def scaling(

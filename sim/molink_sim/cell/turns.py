@@ -120,23 +120,24 @@ def play(
     """Play batches in turns; one alone has a copy for itself."""
     copies, done_at = max(1, batches - 1), list[list[float]]([] for _ in range(batches))
     free_at = [0.0] * (copies + 1)
-    slices = [(0.0, 0, batch, 0.0) for batch in range(batches)]
-    due = [(ready, "slice", *rest) for ready, *rest in slices]
+    due: list[tuple[float, bool, int, int, float]] = [
+        (0.0, False, 0, batch, 0.0) for batch in range(batches)
+    ]
     while due:
-        ready, kind, number, batch, kv_at = heapq.heappop(due)
-        place = copies if kind == "attend" else (batch + number) % copies
+        ready, attends, number, batch, kv_at = heapq.heappop(due)
+        place = copies if attends else (batch + number) % copies
         start = max(ready, free_at[place])
-        if kind == "slice":
+        if not attends:
             free_at[place] = end = start + times.slice_s
             sent = _arrivals(times, end, queries_first)
-            heapq.heappush(due, (sent[0], "attend", number, batch, sent[1]))
+            heapq.heappush(due, (sent[0], True, number, batch, sent[1]))
             continue
         free_at[place] = end = max(start + times.attend_s, kv_at)
         number += 1
         if number % layers == 0:
             done_at[batch].append(end)
         if number < TOKENS * layers:
-            heapq.heappush(due, (end + WAY_S + times.back_s, "slice", number, batch, 0.0))
+            heapq.heappush(due, (end + WAY_S + times.back_s, False, number, batch, 0.0))
     return _played(times, layers, copies, done_at)
 
 

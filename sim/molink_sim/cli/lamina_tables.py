@@ -30,7 +30,10 @@ def _overlap() -> Table:
     batches = (8, 32, 64, 128, 256, 512)
     rows = [
         [model, f"{context:,}", "alone" if count == 1 else "two in turns"]
-        + [f"{saved_by_queries_first(model, one, context, count):.1%}" for one in batches]
+        + [
+            f"{round(saved_by_queries_first(model, one, context, count), 4) + 0:.1%}"
+            for one in batches
+        ]
         for model in MODELS
         for context in (1_024, CONTEXT, 8_192)
         for count in (1, 2)

@@ -115,7 +115,9 @@ def _clocked(took: dict[str, float], parts: dict[str, str]) -> Iterator[None]:
 
         return call
 
-    new = {name: clocked(getattr(prompt_cuts, name), part) for name, part in parts.items()}
+    new: dict[str, Any] = {
+        name: clocked(getattr(prompt_cuts, name), part) for name, part in parts.items()
+    }
     with patch.multiple(prompt_cuts, **new):
         yield
 
