@@ -3,13 +3,17 @@
 import pytest
 
 from molink.errors import UserError
+from molink_scheduler.batch import DECODE
+from molink_sim.even_ring import even_ring
 from molink_sim.micro_batch_sweep import (
     SweepSetting,
     findings,
     findings_table,
+    modelled_s,
     simulate_sweep,
     sweep_json,
 )
+from molink_sim.scenario import LinkSpec
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +71,21 @@ def test_more_pay_where_links_are_slow_and_users_are_many(simulated, slow_link):
 def test_the_automatic_number_is_near_the_best(simulated, slow_link):
     for one in findings(simulated, slow_link.stages):
         assert one.auto_s < 1.1 * one.best_s
+
+
+def test_a_round_added_up_from_profiles_is_the_one_that_comes(simulated, slow_link):
+    """Two users go round as the model says; 24 wait for pieces of long messages beside that."""
+    few, many = findings(simulated, slow_link.stages)
+    assert abs(few.model_off) < 0.01
+    assert -0.15 < many.model_off < 0.05
+
+
+def test_a_round_is_added_up_by_hand():
+    link = LinkSpec(20.0, 0.015)
+    ring = even_ring("qwen-7b", "rtx4090", 3, link)
+    steps = sum(stage.cost.step_s(DECODE, 12, 12 * 252, 12) for stage in ring.stages)
+    by_hand = steps + 3 * 0.015 + 2 * 12 * ring.row_bytes / (20 * 125_000)
+    assert modelled_s(ring, 24, 2) == pytest.approx(by_hand, rel=1e-6)
 
 
 def test_slower_stages_take_as_many_times_as_long():

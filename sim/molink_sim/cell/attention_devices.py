@@ -73,10 +73,10 @@ def equal_cost() -> Iterator[tuple[str, str, Split, Split]]:
 
 
 def _split(shape: ModelShape, context: float, cards: int, a: int, b: int) -> Split:
-    alone = _batch(shape, _room_bytes(H100, cards) - 2 * shape.parameters, context)
-    alone_s = _compute_s(shape, alone, cards) + _attend_s(shape, alone, context, H100, cards)
-    batch = _batch(shape, _room_bytes(H20, b), context)
-    turn_s = max(_compute_s(shape, batch / 2, a), _attend_s(shape, batch / 2, context, H20, b))
+    alone = batch_of(shape, room_bytes(H100, cards) - 2 * shape.parameters, context)
+    alone_s = compute_s(shape, alone, cards) + attend_s(shape, alone, context, H100, cards)
+    batch = batch_of(shape, room_bytes(H20, b), context)
+    turn_s = max(compute_s(shape, batch / 2, a), attend_s(shape, batch / 2, context, H20, b))
     return Split(a, b, batch, batch / alone, batch / (2 * turn_s) / (alone / alone_s))
 
 
@@ -85,7 +85,7 @@ def least_bandwidth_gb_per_s(model: str, batch: float, context: float) -> float:
     (2 + 2/G) e d B L / (alpha (MTIME(B) + ATIME(B, l))), the paper's section 3.1."""
     shape = model_shape(model)
     moved = (2 + 2 / _group(shape)) * shape.row_bytes * batch * shape.layers
-    step_s = _compute_s(shape, batch, 1) + _attend_s(shape, batch, context, H20, 1)
+    step_s = compute_s(shape, batch, 1) + attend_s(shape, batch, context, H20, 1)
     return moved / (LATENCY_SHARE * step_s) / GB
 
 
@@ -96,25 +96,27 @@ def _affordable(shape: ModelShape, cards: int) -> list[tuple[int, int]]:
         (a, b)
         for a, b in product(counts, counts)
         if a * H100_PER_HOUR + b * H20_PER_HOUR <= cost_max
-        and _room_bytes(H100, a) >= 2 * shape.parameters
+        and room_bytes(H100, a) >= 2 * shape.parameters
     ]
 
 
-def _room_bytes(device: Gpu, count: int) -> float:
+def room_bytes(device: Gpu, count: int) -> float:
+    """Bytes of so many devices for weights and KV."""
     return ROOM_SHARE * count * device.memory_gib * GB  # Sold in GB, counted so by the paper.
 
 
-def _batch(shape: ModelShape, room_bytes: float, context: float) -> float:
-    return room_bytes / (shape.layers * shape.kv_token_bytes * context)
+def batch_of(shape: ModelShape, kv_bytes: float, context: float) -> float:
+    """Requests whose KV takes so many bytes."""
+    return kv_bytes / (shape.layers * shape.kv_token_bytes * context)
 
 
-def _compute_s(shape: ModelShape, rows: float, count: int) -> float:
+def compute_s(shape: ModelShape, rows: float, count: int) -> float:
     """Seconds of a step's matrices on so many H100s."""
     parts = stage_cost(shape, H100, shape.layers, True, True).parts(DECODE, round(rows), 0, 1)
     return (hypot(parts.weights_s, parts.flops_s) + parts.output_s) / count + parts.overhead_s
 
 
-def _attend_s(shape: ModelShape, rows: float, context: float, device: Gpu, count: int) -> float:
+def attend_s(shape: ModelShape, rows: float, context: float, device: Gpu, count: int) -> float:
     """Seconds of reading a batch's KV."""
     kv_bytes = rows * context * shape.layers * shape.kv_token_bytes
     return kv_bytes / (count * device.kv_bytes_per_s)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import click
 
 from molink.errors import UserError
+from molink_sim.cli.lamina_tables import LAMINA
 
 SEEDS = 6
 
@@ -15,10 +17,17 @@ SEEDS = 6
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--paper",
-    type=click.Choice(["capacity", "lending", "lamina", "bandwidth", "long", "cuts"]),
-    help="Instead: tokens of KV of a cell's cards; what a lender may hold; attention devices at "
-    "equal cost; the bandwidth that they need; long requests among short ones (a minute); prompts "
-    "that are cut on one card (a minute).",
+    type=click.Choice(
+        [
+            *("capacity", "lending", "migration", "long", "swaps", "cuts"),
+            *("lamina", "bandwidth", "intensity", "overlap", "turns", "heads", "fetching"),
+            *("breakdown", "scaling"),
+        ]
+    ),
+    help="Instead: tokens of KV of a cell's cards; what a lender may hold; a request that outgrows "
+    "its card; long requests among short ones, and with ledgers that swap less (a minute each); "
+    "prompts that are cut on one card (a minute); attention devices at equal cost, the bandwidth "
+    "that they need, and what else Lamina's figures come to.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
 def cell(scenario: Path | None, paper: str | None, json_path: Path | None) -> None:
@@ -164,7 +173,45 @@ def _cuts() -> Any:
     return _table("Llama-3-8B on an RTX 4090, 4,000 + 500 tokens", head, rows)
 
 
+def _migration() -> Any:
+    from molink_sim.cell.migration import (
+        PUBLISHED,
+        published_standstill_s,
+        slower,
+        standstills_s,
+    )
+
+    fitted_s = published_standstill_s()
+    rows = [
+        [name, f"{stands_s:.1f}", *(f"{slower(tokens, stands_s):.2f}" for tokens in PUBLISHED)]
+        for name, stands_s in (*standstills_s(), ("what fits the paper best", fitted_s))
+    ]
+    rows.append(["paper", "", *(f"{ratio:g}" for ratio in PUBLISHED.values())])
+    head = ["KV moved at", "stands still, s", *(f"{tokens:,} tokens" for tokens in PUBLISHED)]
+    return _table("Answers behind 105,000 tokens, times as long as with lent blocks", head, rows)
+
+
+def _swaps() -> Any:
+    from molink_sim.cell.swap_ledgers import LEDGERS, serve
+
+    rows = list[list[str]]()
+    for name, ledger in LEDGERS.items():
+        served = [serve(ledger, seed) for seed in range(SEEDS)]
+        rates = [fmean(one.tokens_per_s[link] for one in served) for link in range(2)]
+        borrowed = fmean(one.borrowed_gb for one in served)
+        circles = fmean(one.circle_share for one in served)
+        swaps = sum(one.swaps for one in served)
+        cells = [*(f"{rate:,.0f}" for rate in rates), f"{borrowed:.0f}", f"{circles:.0%}"]
+        rows.append([name, *cells, str(swaps)])
+    head = ["ledger", "tokens/s, cards' links", "tokens/s, 10 GbE", "borrowed, GB"]
+    head += ["time with a circle", "swaps"]
+    return _table(f"Needs that come and go, means of {SEEDS} seeds", head, rows)
+
+
 TABLES: Mapping[str, Callable[[], Any]] = {
+    **LAMINA,
+    "migration": _migration,
+    "swaps": _swaps,
     "capacity": _capacity,
     "lending": _lending,
     "lamina": _lamina,

@@ -90,7 +90,13 @@ def test_the_shipped_cell_lends_calls_back_and_loses_a_lender():
     assert left.refused
 
 
-@pytest.mark.parametrize("table", ["capacity", "lending", "lamina", "bandwidth"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        *("capacity", "lending", "lamina", "bandwidth", "intensity", "overlap", "heads"),
+        *("fetching", "breakdown", "scaling"),
+    ],
+)
 def test_tables_are_shown_and_written(table, tmp_path):
     result = asked("--paper", table, "--json", tmp_path / "found.json")
     assert result.exit_code == 0, result.output
