@@ -122,7 +122,7 @@ def test_the_systems_stand_on_the_pages_that_users_read_first(page):
     """By name in one table, the first of the README, and with the way to what is typed."""
     text = (ROOT / page).read_text(encoding="utf-8")
     tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
-    naming = [one for one in tables if all(f"papers/{two.name})" in one for two in SYSTEMS)]
+    naming = [one for one in tables if all(f"papers/{two.name})" in one for two in pages())]
     assert naming and "papers/README.md#switch-it-on" in text
     if page == "README.md":
         assert naming == tables[:1]
