@@ -86,9 +86,9 @@ class Breakdown:
     attention_ms: float
     network_ms: float
     token_ms: float
-    """Of one batch with queries that leave first: less than the sum."""
+    """Token of one batch with queries that leave first: less than the sum."""
     turns_ms: float
-    """Of each of two batches of so many rows that take turns."""
+    """Token of two batches of so many rows that take turns."""
 
     @property
     def sum_ms(self) -> float:

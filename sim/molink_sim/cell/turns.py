@@ -44,7 +44,7 @@ class LayerTimes:
 
     slice_s: float
     kv_s: float
-    """Of the slice, its end: what makes keys and values."""
+    """End of the slice, which makes keys and values."""
     attend_s: float
     queries_s: float
     """Sending queries."""
