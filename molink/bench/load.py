@@ -24,6 +24,7 @@ from molink.bench.runner import (
 from molink.bench.sessions import SessionSettings, run_sessions
 from molink.client.api_client import ApiClient, ListedModel
 from molink.errors import UserError
+from molink.json_object import JsonObject
 from molink.workload.trace import (
     TraceRequest,
     at_rate,
@@ -157,7 +158,7 @@ async def _run(
     done: Callable[[RequestRecord], None],
     planned: Callable[[int], None],
     key: str | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     if isinstance(settings, SessionSettings):
         return await run_sessions(settings, done, planned, key)
     async with ApiClient(settings.url, key) as client:
