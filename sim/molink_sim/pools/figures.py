@@ -12,6 +12,7 @@ from math import inf
 from statistics import fmean
 
 from molink_scheduler.routing.admission import Targets
+from molink_scheduler.units import GB
 from molink_sim.cache.search import TPOT_TIMES, TTFT_TIMES, highest_rate, p90
 from molink_sim.cache.trace import CacheRequest, at_rate
 from molink_sim.pools.loads import LOADS, drawn, paced
@@ -27,7 +28,7 @@ REQUESTS = 600
 REAL_TARGETS = Targets(30.0, 0.1)
 """Figure 11's."""
 
-GBPS = 1e9 / 8
+GBPS = GB / 8
 LINES: Mapping[str, float] = {
     "1 Gbit/s": GBPS,
     "10 Gbit/s": 10 * GBPS,
@@ -179,7 +180,7 @@ def scheduling(trace: Sequence[CacheRequest]) -> Iterator[Row]:
             "TTFT mean, s": fmean(outcome.ttfts_s),
             "p90, s": p90(outcome.ttfts_s),
             "cached": outcome.cached_share,
-            "copied, GB": sum(one.copied_tokens for one in outcome.served) * KV_TOKEN_BYTES / 1e9,
+            "copied, GB": sum(one.copied_tokens for one in outcome.served) * KV_TOKEN_BYTES / GB,
             "published mean, s": published[policy],
         }
 
@@ -188,7 +189,7 @@ def worth_fetching() -> Iterator[Row]:
     """GB a second from which a cached prefix comes sooner over a line than it is computed."""
     for tokens, published in ((1_024, ""), (8_192, "6 and 19"), (32_768, ""), (131_072, "")):
         rates = {
-            f"{name}, GB/s": worth_fetching_bytes_per_s(tokens, peak) / 1e9
+            f"{name}, GB/s": worth_fetching_bytes_per_s(tokens, peak) / GB
             for name, peak in PEAKS.items()
         }
         yield {"prefix, tokens": f"{tokens:,}", **rates, "published": published}
