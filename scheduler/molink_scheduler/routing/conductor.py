@@ -22,7 +22,7 @@ from molink_scheduler.routing.admission import NO_TARGETS, Targets
 
 THRESHOLD = 1.5
 """Ratio of the longest prefix to a node's own from which it is copied. The paper sets it by hand
-and does not say to what; docs/benchmarks/pools.md has what others come to."""
+and does not say to what."""
 
 NO_COPIES = math.inf
 """Threshold of the paper's cache-aware policy: every node has what it has computed."""

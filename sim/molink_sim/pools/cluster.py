@@ -33,7 +33,7 @@ from molink_sim.cache.trace import CacheRequest
 from molink_sim.clock import Clock
 from molink_sim.pools.decoding import DecodeNode
 from molink_sim.pools.node import KV_TOKEN_BYTES, prefill_s, step_s
-from molink_sim.pools.setting import NodeCache, PoolLoad, PoolsOutcome, PoolsSetting, Served
+from molink_sim.pools.setting import NodeCache, PooledRequest, PoolLoad, PoolsOutcome, PoolsSetting
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Pools:
         """Time to copy the KV of so many tokens, see `NodePrices`."""
         return tokens * KV_TOKEN_BYTES / self.setting.line_bytes_per_s
 
-    def arrive(self, served: Served) -> None:
+    def arrive(self, served: PooledRequest) -> None:
         """Send a request to two nodes, or refuse it."""
         request = served.request
         self._came += 1
@@ -156,7 +156,7 @@ class Pools:
 
     # -- the way of a request -------------------------------------------------------------------
 
-    def _compute(self, served: Served, prefill: Prefill, decode: DecodeNode) -> None:
+    def _compute(self, served: PooledRequest, prefill: Prefill, decode: DecodeNode) -> None:
         now, node = self.clock.now, self._prefill[prefill.node]
         begins_s = max(now, node.free_s)
         if prefill.source is not None:
@@ -171,7 +171,7 @@ class Pools:
         decode.coming_s[served.number] = node.free_s
         self.clock.at(node.free_s, self._computed, (served, node, decode, begins_s))
 
-    def _computed(self, job: tuple[Served, _Prefilling, DecodeNode, float]) -> None:
+    def _computed(self, job: tuple[PooledRequest, _Prefilling, DecodeNode, float]) -> None:
         """The first token is there; the rest of the KV follows."""
         served, node, decode, begun_s = job
         now, send_s = self.clock.now, self.transfer_s(served.request.input_tokens)
@@ -185,7 +185,7 @@ class Pools:
             held = occupancy_byte_s(size, now - begun_s, send_s, layers)
             setattr(self.outcome, name, getattr(self.outcome, name) + held)
 
-    def _join(self, job: tuple[Served, DecodeNode]) -> None:
+    def _join(self, job: tuple[PooledRequest, DecodeNode]) -> None:
         """The decode node checks its target again (the paper's step 4)."""
         served, node = job
         del node.coming_s[served.number]
@@ -200,6 +200,6 @@ class Pools:
         else:
             node.join(served)
 
-    def _ended(self, served: Served, took_s: float) -> None:
+    def _ended(self, served: PooledRequest, took_s: float) -> None:
         self._answers += 1
         self._answers_s += took_s

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from molink_sim.clock import Clock
 from molink_sim.pools.node import DecodeBatch
-from molink_sim.pools.setting import Served
+from molink_sim.pools.setting import PooledRequest
 
 
 @dataclass(slots=True)
@@ -14,13 +14,13 @@ class DecodeNode:
     """A decode node; `ended` is told each answer that has its last token, and how long it took."""
 
     clock: Clock
-    ended: Callable[[Served, float], None]
+    ended: Callable[[PooledRequest, float], None]
     batch: DecodeBatch = field(default_factory=DecodeBatch)
     line_free_s: float = 0.0
     """Moment from which its line takes more KV."""
     coming_s: dict[int, float] = field(default_factory=dict)
     """Requests on their way to it, and when their prompts are computed."""
-    _waiting: deque[Served] = field(default_factory=deque)
+    _waiting: deque[PooledRequest] = field(default_factory=deque)
     _plan: int = 0
 
     @property
@@ -33,7 +33,7 @@ class DecodeNode:
         self.batch.advance(self.clock.now)
         return self.batch.with_one(tokens)
 
-    def join(self, served: Served) -> None:
+    def join(self, served: PooledRequest) -> None:
         """Decode an answer from now on, or as soon as there is room."""
         self._waiting.append(served)
         self._go_on()

@@ -20,7 +20,7 @@ GROUPS_LIVE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class DrawnLoad:
     """Lengths of a data set, and what its prompts share."""
 
     prompt_tokens: int
@@ -33,20 +33,20 @@ class Load:
     """Deviation of lengths over their mean."""
 
 
-LOADS: Mapping[str, Load] = {
-    "ArXiv": Load(8_088, 229, varied=0.4),
-    "L-Eval": Load(19_019, 72, shared=0.9, uses=10, varied=0.4),
-    "16k": Load(16_384, 512, shared=0.55, uses=11),
-    "32k": Load(32_768, 512, shared=0.55, uses=11),
-    "64k": Load(65_536, 512, shared=0.55, uses=11),
-    "128k": Load(131_072, 512, shared=0.55, uses=11),
-    "real": Load(7_955, 194, shared=0.6, uses=6, varied=1.2),
+LOADS: Mapping[str, DrawnLoad] = {
+    "ArXiv": DrawnLoad(8_088, 229, varied=0.4),
+    "L-Eval": DrawnLoad(19_019, 72, shared=0.9, uses=10, varied=0.4),
+    "16k": DrawnLoad(16_384, 512, shared=0.55, uses=11),
+    "32k": DrawnLoad(32_768, 512, shared=0.55, uses=11),
+    "64k": DrawnLoad(65_536, 512, shared=0.55, uses=11),
+    "128k": DrawnLoad(131_072, 512, shared=0.55, uses=11),
+    "real": DrawnLoad(7_955, 194, shared=0.6, uses=6, varied=1.2),
 }
 """Table 1 of the paper's third version: ~0 %, > 80 %, 50 % and ~50 % cached. How lengths vary it
 does not say: 0.4 is what prompts of a public ArXiv set have, 1.2 those of its own public traces."""
 
 
-def drawn(load: Load, count: int, seed: int) -> list[CacheRequest]:
+def drawn(load: DrawnLoad, count: int, seed: int) -> list[CacheRequest]:
     """So many requests of a load, one a second in the mean, at random times."""
     random, numbers = Random(f"pools {seed}"), _Numbers()
     live = [_Group() for _ in range(GROUPS_LIVE)]
@@ -87,7 +87,7 @@ class _Numbers:
         return tuple(range(start, self.next))
 
 
-def _new_group(load: Load, random: Random, numbers: _Numbers) -> _Group:
+def _new_group(load: DrawnLoad, random: Random, numbers: _Numbers) -> _Group:
     tokens = _length(load.prompt_tokens * load.shared, load.varied, random)
     return _Group(numbers.take(round(tokens / BLOCK_TOKENS)), load.uses)
 

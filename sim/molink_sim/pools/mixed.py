@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from molink_sim.clock import Clock
 from molink_sim.pools.node import KV_TOKEN_S, DecodeBatch, prefill_s
-from molink_sim.pools.setting import NodeCache, Served
+from molink_sim.pools.setting import NodeCache, PooledRequest
 
 
 @dataclass(slots=True)
@@ -23,20 +23,20 @@ class MixedNode:
     batch: DecodeBatch = field(default_factory=DecodeBatch)
     waiting_s: float = 0.0
     """Seconds of prefill of all prompts that are not computed, as forecast when they came."""
-    _queue: deque[tuple[Served, float]] = field(default_factory=deque)
+    _queue: deque[tuple[PooledRequest, float]] = field(default_factory=deque)
     _done: int = 0
     """Tokens of the first prompt that are computed or cached; 0: it has not begun."""
     _computes: bool = False
     _plan: int = 0
 
-    def cost(self, served: Served) -> tuple[float, float, int]:
+    def cost(self, served: PooledRequest) -> tuple[float, float, int]:
         """By what nodes are compared for a request: the soonest first token, then fewest answers;
         with bounded rows the fewest requests first, as each is in the way of all others."""
         own_s = prefill_s(served.request.input_tokens, self.cache.cached_tokens(served.request))
         outstanding = len(self._queue) + self.batch.rows
         return (outstanding if self.rows_max else 0, self.waiting_s + own_s, outstanding)
 
-    def take(self, served: Served) -> None:
+    def take(self, served: PooledRequest) -> None:
         """Serve a request that comes now."""
         own_s = prefill_s(served.request.input_tokens, self.cache.cached_tokens(served.request))
         self.waiting_s += own_s

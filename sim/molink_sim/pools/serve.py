@@ -7,7 +7,7 @@ from molink_sim.cache.trace import CacheRequest
 from molink_sim.clock import Clock
 from molink_sim.pools.cluster import Pools
 from molink_sim.pools.mixed import MixedNode
-from molink_sim.pools.setting import NodeCache, PoolsOutcome, PoolsSetting, Served
+from molink_sim.pools.setting import NodeCache, PooledRequest, PoolsOutcome, PoolsSetting
 
 
 def serve(
@@ -16,7 +16,7 @@ def serve(
     """All requests, until the last answer has ended; the pools' loads each `sample_s` until the
     last request has come."""
     clock = Clock()
-    outcome = PoolsOutcome([Served(*each) for each in enumerate(requests)])
+    outcome = PoolsOutcome([PooledRequest(*each) for each in enumerate(requests)])
     if setting.both:
         _arrivals_of_both(setting, clock, outcome)
     else:
@@ -36,7 +36,7 @@ def _arrivals_of_both(setting: PoolsSetting, clock: Clock, outcome: PoolsOutcome
         for _ in range(setting.both)
     ]
 
-    def arrive(served: Served) -> None:
+    def arrive(served: PooledRequest) -> None:
         min(nodes, key=lambda node: node.cost(served)).take(served)
 
     for served in outcome.served:

@@ -58,7 +58,7 @@ class PoolsSetting:
 
 
 @dataclass(slots=True)
-class Served:
+class PooledRequest:
     """What became of a request."""
 
     number: int
@@ -101,7 +101,7 @@ class PoolLoad:
 class PoolsOutcome:
     """Outcome of a run."""
 
-    served: Sequence[Served]
+    served: Sequence[PooledRequest]
     loads: list[PoolLoad] = field(default_factory=list)
     occupied_byte_s: float = 0.0
     """Bytes times seconds that prompts' KV took of the cards that computed it."""
@@ -109,7 +109,7 @@ class PoolsOutcome:
     """The same if no layer left before the prompt was computed."""
 
     @property
-    def taken(self) -> list[Served]:
+    def taken(self) -> list[PooledRequest]:
         """Requests that were not refused."""
         return [one for one in self.served if not one.refused]
 
