@@ -15,6 +15,12 @@ MAKERS = {"setting", "option", "shown_option"}
 """Functions whose first argument is an option."""
 
 OTHER_MEANING = {
+    "molink/cli/client.py": {
+        "--ttft-target-s",
+        "--tpot-target-ms",
+        "--tbt-target-ms",
+        "--tbt-percentile",
+    },
     "molink/cli/relay.py": {"--host", "--port"},  # Where a relay listens.
     "molink/cli/models/plan.py": {"--nodes", "--drafter"},  # A file of PCs; whether a tail drafts.
     "molink/terminal/tables.py": {"--data-dir"},  # Of commands that read a coordinator's folder.

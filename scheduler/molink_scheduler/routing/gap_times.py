@@ -85,7 +85,7 @@ class GapTimes:
 
 
 NO_GAPS = GapTimes()
-"""Of a ring that has told of none; nobody adds to it."""
+"""Gaps of a ring that has told of none; nobody adds to it."""
 
 
 def _quantile(near: list[list[float]], count: float) -> float:
