@@ -4,20 +4,17 @@ Each key sees its own files and batches alone, an admin's too; who asks without 
 all who do. A folder serves one server at a time: another one says so when it is asked.
 """
 
-import asyncio
 import re
 import secrets
-import shutil
-import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from aiohttp import BodyPartReader, web
+from aiohttp import web
 
 from molink.api.backend import Backend
 from molink.api.body import checked_body
@@ -25,36 +22,23 @@ from molink.api.callers import caller_of
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.openai.batches.asking import ENDPOINTS, ask, owners_caller
 from molink.api.openai.batches.idle_service import IdleService
-from molink.api.openai.batches.lines import read_lines
+from molink.api.openai.batches.refusals import on_disk, refused
 from molink.api.openai.batches.runner import BatchRunner
 from molink.api.openai.batches.schemas import BatchBody
 from molink.api.openai.batches.store import (
-    FILES_MAX,
-    OWNER_BYTES_MAX,
     UNFINISHED_MAX,
     BatchStore,
     StoredBatch,
     StoredFile,
     removed,
 )
+from molink.api.openai.batches.uploads import checked_lines, left_to, received
 from molink.config.data_dir import only_one
 from molink.errors import UserError
 from molink.json_object import JsonObject
 from molink.tasks import cancel, spawn
-from molink_scheduler.units import GIB
 
 FOLDER, LOCK_FILE = "batches", "lock"
-
-LINES_MAX, FILE_BYTES_MAX = 50_000, 200 * 2**20
-"""Lines and bytes of a file, as many as OpenAI takes."""
-
-FREE_BYTES_MIN = GIB
-"""Bytes of the disk that files leave to the rest of the coordinator."""
-
-PIECE_BYTES, PIECE_S = 2**20, 30.0
-"""Bytes of an upload that are held, and how long the next ones may take."""
-
-FIELD_BYTES_MAX = 4096
 
 UPLOADS_MAX = 8
 """Uploads at a time."""
@@ -63,8 +47,6 @@ WINDOWS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 WINDOW_S_MAX = 7 * 86400
 
 LIST_MAX, LIST_DEFAULT = 100, 20
-
-FULL = "The server's disk is full: delete files, or send yours again later."
 
 Listed = TypeVar("Listed", StoredFile, StoredBatch)
 
@@ -123,18 +105,18 @@ class BatchHandlers:
     # -- files ------------------------------------------------------------------------------------
 
     async def post_file(self, request: web.Request) -> web.Response:
-        """Keep a file of requests, one a line: form fields `purpose` ("batch") and `file`."""
+        """Keep a file of requests, one a line: form fields `purpose` ("batch"), `file`
+        and `expires_after`."""
         if self._uploads >= UPLOADS_MAX:
-            raise _refused(f"{UPLOADS_MAX} files come already: send yours later.", 429, None)
-        store, owner = self._opened, _owner(request)
-        await _on_disk(store.drop_old, time.time())
-        left = _left_to(await _on_disk(store.files, owner))
+            raise refused(f"{UPLOADS_MAX} files come already: send yours later.", 429, None)
+        store, owner, now = self._opened, _owner(request), int(time.time())
+        left = left_to(await self._files(owner))
         draft = store.draft()
         self._uploads += 1
         try:
-            name = await _received(request, draft, left)
-            lines = await _on_disk(_checked_lines, draft)
-            file = await _on_disk(store.keep, draft, owner, name, lines, time.time())
+            upload = await received(request, draft, left)
+            lines = await on_disk(checked_lines, draft)
+            file = await on_disk(store.keep, draft, owner, upload.name, lines, now, upload.kept_s)
         finally:
             self._uploads -= 1
             removed(draft)
@@ -142,7 +124,7 @@ class BatchHandlers:
 
     async def get_files(self, request: web.Request) -> web.Response:
         """The caller's files, newest first."""
-        files = await _on_disk(self._opened.files, _owner(request))
+        files = await self._files(_owner(request))
         purpose = request.query.get("purpose")
         wanted = [one for one in files if purpose in (None, one.purpose)]
         return _page(request, wanted, [one.api_object for one in wanted])
@@ -160,12 +142,10 @@ class BatchHandlers:
     async def delete_file(self, request: web.Request) -> web.Response:
         """Remove a file, unless a batch still reads it."""
         file = await self._file(request)
-        for batch in await _on_disk(self._opened.unfinished):
+        for batch in await on_disk(self._opened.unfinished):
             if batch.api_object["input_file_id"] == file.file_id:
-                raise _refused(
-                    f"The batch {batch.batch_id} reads it: cancel that first.", 409, "id"
-                )
-        await _on_disk(self._opened.delete, file)
+                raise refused(f"The batch {batch.batch_id} reads it: cancel that first.", 409, "id")
+        await on_disk(self._opened.delete, file)
         return web.json_response({"id": file.file_id, "object": "file", "deleted": True})
 
     # -- batches ----------------------------------------------------------------------------------
@@ -177,28 +157,26 @@ class BatchHandlers:
             expires_at = now + _window_s(body.completion_window)
             if body.endpoint not in ENDPOINTS:
                 known = ", ".join(ENDPOINTS)
-                raise _refused(
-                    f"'endpoint' is not served in batches: use {known}.", 400, "endpoint"
-                )
-        file = await _on_disk(store.file, owner, body.input_file_id)
+                raise refused(f"'endpoint' is not served in batches: use {known}.", 400, "endpoint")
+        file = _of_id(await self._files(owner), body.input_file_id)
         if file is None or file.purpose != "batch":
-            raise _refused(
+            raise refused(
                 "'input_file_id' is no file of yours with the purpose 'batch': upload one to "
                 "/v1/files.",
                 404,
                 "input_file_id",
             )
-        unfinished = sum(not one.has_ended for one in await _on_disk(store.batches, owner))
+        unfinished = sum(not one.has_ended for one in await on_disk(store.batches, owner))
         if unfinished >= UNFINISHED_MAX:
-            raise _refused(f"{UNFINISHED_MAX} batches of yours are under way: wait.", 429, None)
+            raise refused(f"{UNFINISHED_MAX} batches of yours are under way: wait.", 429, None)
         batch = _new_batch(owner, body, file, now, expires_at)
-        await _on_disk(store.save, batch)
+        await on_disk(store.save, batch)
         self._running.changed()
         return web.json_response(batch.api_object)
 
     async def get_batches(self, request: web.Request) -> web.Response:
         """The caller's batches, newest first."""
-        found = await _on_disk(self._opened.batches, _owner(request))
+        found = await on_disk(self._opened.batches, _owner(request))
         return _page(request, found, [self._running.api_object(one) for one in found])
 
     async def get_batch(self, request: web.Request) -> web.Response:
@@ -210,10 +188,10 @@ class BatchHandlers:
         async with self._running.lock:
             batch = await self._batch(request)
             if batch.has_ended:
-                raise _refused(f"The batch is {batch.api_object['status']} already.", 409, "id")
+                raise refused(f"The batch is {batch.api_object['status']} already.", 409, "id")
             if batch.api_object["status"] != "cancelling":
                 batch = batch.changed(status="cancelling", cancelling_at=int(time.time()))
-                await _on_disk(self._opened.save, batch)
+                await on_disk(self._opened.save, batch)
             self._running.changed()
             return web.json_response(self._running.api_object(batch) | {"status": "cancelling"})
 
@@ -231,12 +209,17 @@ class BatchHandlers:
             raise ApiError(self.trouble, status=503, code="batches_unavailable")
         return self._runner
 
+    async def _files(self, owner: str) -> list[StoredFile]:
+        """The owner's files that have not expired, newest first."""
+        await on_disk(self._opened.drop_old, time.time())
+        return await on_disk(self._opened.files, owner)
+
     async def _file(self, request: web.Request) -> StoredFile:
-        found = await _on_disk(self._opened.file, _owner(request), request.match_info["id"])
+        found = _of_id(await self._files(_owner(request)), request.match_info["id"])
         return _found(found, "file", request)
 
     async def _batch(self, request: web.Request) -> StoredBatch:
-        found = await _on_disk(self._opened.batch, _owner(request), request.match_info["id"])
+        found = await on_disk(self._opened.batch, _owner(request), request.match_info["id"])
         return _found(found, "batch", request)
 
 
@@ -244,102 +227,17 @@ def _owner(request: web.Request) -> str:
     return caller_of(request).key_id or ""
 
 
-def _refused(sentence: str, status: int, param: str | None) -> ApiError:
-    return ApiError(sentence, status=status, param=param)
+def _of_id(files: list[StoredFile], file_id: str) -> StoredFile | None:
+    return next((one for one in files if one.file_id == file_id), None)
 
 
 def _found(found: Listed | None, what: str, request: web.Request) -> Listed:
     if found is None:
         name = request.match_info["id"][:NAME_CHARS_SHOWN]
-        raise _refused(
+        raise refused(
             f"There is no {what} '{name}' of yours: check its id and your key.", 404, "id"
         )
     return found
-
-
-Result = TypeVar("Result")
-
-
-async def _on_disk(work: Callable[..., Result], *values: object) -> Result:
-    """Result of what may wait for the disk. Raises ApiError (507) when that fails."""
-    try:
-        return await asyncio.to_thread(work, *values)
-    except (OSError, sqlite3.Error):
-        raise ApiError(FULL, status=507, code="insufficient_storage") from None
-
-
-def _left_to(files: list[StoredFile]) -> int:
-    """Bytes that an owner of these files may still send."""
-    left = OWNER_BYTES_MAX - sum(one.size for one in files)
-    if len(files) >= FILES_MAX or left <= 0:
-        sentence = f"You have {FILES_MAX} files or {OWNER_BYTES_MAX} bytes: delete some first."
-        raise ApiError(sentence, status=413, code="too_many_files")
-    return left
-
-
-async def _received(request: web.Request, draft: Path, bytes_left: int) -> str:
-    """Name of the form's file, which was written to `draft` as it came."""
-    name, purpose = None, None
-    try:
-        async for part in await request.multipart():
-            if not isinstance(part, BodyPartReader):
-                raise _refused("The form holds a form: send 'purpose' and 'file'.", 400, None)
-            if part.name == "file":
-                name = part.filename or "file"
-                await _written(part, draft, min(bytes_left, FILE_BYTES_MAX))
-            elif part.name == "purpose":
-                purpose = (await _in_time(part.read_chunk(FIELD_BYTES_MAX))).decode(
-                    errors="replace"
-                )
-    except (ValueError, web.RequestPayloadError):
-        raise _refused(
-            "The body is no form with 'purpose' and 'file': send one.", 400, None
-        ) from None
-    if purpose != "batch":
-        raise _refused("'purpose' must be 'batch': nothing else is kept here.", 400, "purpose")
-    if name is None:
-        raise _refused("'file' is missing: add it to the form.", 400, "file")
-    return name[:256]
-
-
-async def _written(part: BodyPartReader, draft: Path, bytes_max: int) -> None:
-    """Write a part, of which at most PIECE_BYTES are held. Raises ApiError for too much of it."""
-    size = lines = 0
-    with await _on_disk(draft.open, "wb") as file:
-        while piece := await _in_time(part.read_chunk(PIECE_BYTES)):
-            size, lines = size + len(piece), lines + piece.count(b"\n")
-            if size > bytes_max or lines > LINES_MAX:
-                raise ApiError(
-                    f"The file is over {LINES_MAX} lines or {bytes_max} bytes: send it in parts.",
-                    status=413,
-                    param="file",
-                    code="file_too_large",
-                )
-            if await _on_disk(_free_bytes, draft.parent) < FREE_BYTES_MIN + len(piece):
-                raise ApiError(FULL, status=507, code="insufficient_storage")
-            await _on_disk(file.write, piece)
-        await _on_disk(file.flush)
-
-
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
-async def _in_time(piece: Awaitable[bytes]) -> bytes:
-    try:
-        async with asyncio.timeout(PIECE_S):
-            return await piece
-    except TimeoutError:
-        raise _refused(
-            "The file did not come in time: send all of it at once.", 408, None
-        ) from None
-
-
-def _checked_lines(draft: Path) -> int:
-    lines = sum(1 for _ in read_lines(draft))
-    if not lines:
-        raise _refused("The file holds no line: send one request a line.", 400, "file")
-    return lines
 
 
 def _window_s(window: str) -> int:
@@ -347,7 +245,7 @@ def _window_s(window: str) -> int:
     found = re.fullmatch(r"(\d{1,6})([smhd])", window)
     seconds = int(found[1]) * WINDOWS[found[2]] if found else 0
     if not 0 < seconds <= WINDOW_S_MAX:
-        raise _refused(
+        raise refused(
             "'completion_window' must end in the future, within 7 days: send a number and s, m, h "
             "or d, such as 24h.",
             400,
@@ -375,6 +273,8 @@ def _new_batch(
         "request_counts": {"total": file.lines, "completed": 0, "failed": 0},
         "metadata": body.metadata,
     }
+    if (kept := body.output_expires_after) is not None:
+        api_object["output_expires_after"] = kept.model_dump()
     return StoredBatch(batch_id, owner, api_object)
 
 
@@ -384,7 +284,7 @@ def _page(
     """Part of a list behind `after`, at most `limit` long."""
     limit, after = request.query.get("limit", str(LIST_DEFAULT)), request.query.get("after")
     if not re.fullmatch(r"\d{1,5}", limit) or int(limit) < 1:
-        raise _refused(f"'limit' must be 1 to {LIST_MAX}: correct it.", 400, "limit")
+        raise refused(f"'limit' must be 1 to {LIST_MAX}: correct it.", 400, "limit")
     at = next((place + 1 for place, one in enumerate(api_object) if one["id"] == after), 0)
     part = api_object[at : at + min(LIST_MAX, int(limit))]
     return web.json_response(

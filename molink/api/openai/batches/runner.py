@@ -14,7 +14,7 @@ from functools import partial
 from molink.api.callers import Caller
 from molink.api.openai.batches.idle_room import LINES_MAX
 from molink.api.openai.batches.lines import Answers, Line, LineError, parse_line, read_lines
-from molink.api.openai.batches.store import BatchStore, StoredBatch, StoredFile
+from molink.api.openai.batches.store import KEPT_S, BatchStore, StoredBatch, StoredFile
 from molink.errors import ErrorGuard
 from molink.json_object import JsonObject
 from molink.tasks import cancel, spawn
@@ -241,6 +241,7 @@ class BatchRunner:
         if status != "completed":
             await asyncio.to_thread(opened.refuse_rest, status)
         record, now = opened.record, int(self.clock())
+        expires = now + (record.api_object.get("output_expires_after") or {}).get("seconds", KEPT_S)
         files, answers = {}, opened.answers
         for name, file, lines in (
             ("output_file_id", answers.output, answers.completed),
@@ -248,8 +249,8 @@ class BatchRunner:
         ):
             if file.path.exists():
                 file_id, size = file.path.name, file.path.stat().st_size
-                parts = file_id, record.owner, f"{file_id}.jsonl", "batch_output", size, lines, now
-                await asyncio.to_thread(self.store.add, StoredFile(*parts))
+                told = file_id, record.owner, f"{file_id}.jsonl", "batch_output", size, lines
+                await asyncio.to_thread(self.store.add, StoredFile(*told, now, expires))
                 files[name] = file_id
         ended = record.changed(status=status, **{f"{status}_at": now}, **files, **_counted(opened))
         await asyncio.to_thread(self.store.save, ended)

@@ -21,8 +21,8 @@ from molink_scheduler.units import GIB
 FILE_NAME = "batches.sqlite"
 
 KEPT_S = 30 * 24 * 3600
-"""Seconds after which a file, and a batch that has ended, is removed: OpenAI keeps outputs as
-long."""
+"""Seconds after which a file is removed whose owner has said nothing, and a batch that has ended:
+OpenAI keeps outputs as long."""
 
 FILES_MAX, OWNER_BYTES_MAX = 1000, 2 * GIB
 """Most files of one owner, and most bytes of them together; outputs count for what comes next."""
@@ -54,10 +54,14 @@ MIGRATIONS = (
         api_object TEXT NOT NULL
     )
     """,
+    f"""
+    ALTER TABLE files ADD COLUMN expires INTEGER NOT NULL DEFAULT 0;
+    UPDATE files SET expires = created + {KEPT_S}
+    """,
 )
 """Times are whole seconds since 1970; `api_object` is a batch as its owner reads it."""
 
-FILE_COLUMNS = "id, owner, filename, purpose, bytes, lines, created"
+FILE_COLUMNS = "id, owner, filename, purpose, bytes, lines, created, expires"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class StoredFile:
     lines: int
     """Lines that are not blank."""
     created: int
+    expires: int
+    """When it is removed, but for one that a batch still reads."""
 
     @property
     def api_object(self) -> JsonObject:
@@ -83,7 +89,7 @@ class StoredFile:
             "object": "file",
             "bytes": self.size,
             "created_at": self.created,
-            "expires_at": self.created + KEPT_S,
+            "expires_at": self.expires,
             "filename": self.filename,
             "purpose": self.purpose,
             "status": "processed",
@@ -144,11 +150,13 @@ class BatchStore:
 
     # -- files ------------------------------------------------------------------------------------
 
-    def keep(self, draft: Path, owner: str, filename: str, lines: int, now: float) -> StoredFile:
-        """Keep a file that has come whole."""
+    def keep(
+        self, draft: Path, owner: str, filename: str, lines: int, now: int, kept_s: int
+    ) -> StoredFile:
+        """Keep a file that has come whole, for so many seconds."""
         file_id = draft.name.removesuffix(PART)
         size = draft.stat().st_size
-        file = StoredFile(file_id, owner, filename, "batch", size, lines, int(now))
+        file = StoredFile(file_id, owner, filename, "batch", size, lines, now, now + kept_s)
         draft.rename(self.path(file_id))
         self.add(file)
         return file
@@ -158,8 +166,8 @@ class BatchStore:
         row = file.file_id, file.owner, file.filename, file.purpose, file.size, file.lines
         with self._transaction() as db:
             db.execute(
-                f"INSERT OR REPLACE INTO files ({FILE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (*row, file.created),
+                f"INSERT OR REPLACE INTO files ({FILE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, file.created, file.expires),
             )
 
     def files(self, owner: str) -> list[StoredFile]:
@@ -169,10 +177,6 @@ class BatchStore:
         )
         with self._lock:
             return [StoredFile(*row) for row in self._db.execute(query, (owner,))]
-
-    def file(self, owner: str, file_id: str) -> StoredFile | None:
-        """The owner's file of this id; None: there is none, or it is another's."""
-        return next((one for one in self.files(owner) if one.file_id == file_id), None)
 
     def delete(self, file: StoredFile) -> None:
         """Remove a file, and what is known of it."""
@@ -218,8 +222,8 @@ class BatchStore:
         """Remove what is kept no longer; what unfinished batches read stays."""
         read = {one.api_object["input_file_id"] for one in self.unfinished()}
         with self._lock:
-            query = f"SELECT {FILE_COLUMNS} FROM files WHERE created < ?"
-            old = [StoredFile(*row) for row in self._db.execute(query, (now - KEPT_S,))]
+            query = f"SELECT {FILE_COLUMNS} FROM files WHERE expires <= ?"
+            old = [StoredFile(*row) for row in self._db.execute(query, (now,))]
         for file in old:
             if file.file_id not in read:
                 self.delete(file)

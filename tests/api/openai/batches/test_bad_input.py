@@ -6,7 +6,7 @@ import json
 import openai
 import pytest
 
-from molink.api.openai.batches import endpoint, runner
+from molink.api.openai.batches import runner, uploads
 from molink.api.openai.batches.lines import LINE_BYTES_MAX, AnswerFile
 from tests.api.openai.batches.conftest import CHAT, line, lines_of, made, until
 
@@ -70,7 +70,7 @@ async def test_forms_that_are_none(client, monkeypatch):
         await client.files.create(file=b"{}", purpose="fine-tune")
     with pytest.raises(openai.BadRequestError, match="no line"):
         await client.files.create(file=b"\n\n", purpose="batch")
-    monkeypatch.setattr(endpoint, "OWNER_BYTES_MAX", 10)
+    monkeypatch.setattr(uploads, "OWNER_BYTES_MAX", 10)
     await client.files.create(file=b"{}" * 5, purpose="batch")
     with pytest.raises(openai.APIStatusError, match="delete some"):
         await client.files.create(file=b"{}", purpose="batch")
@@ -131,7 +131,7 @@ async def test_a_full_disk_refuses_uploads_and_holds_answers_back(client, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(AnswerFile, "append", full)
-    monkeypatch.setattr(endpoint, "FREE_BYTES_MIN", 2**70)
+    monkeypatch.setattr(uploads, "FREE_BYTES_MIN", 2**70)
     with pytest.raises(openai.InternalServerError, match="disk is full") as caught:
         await client.files.create(file=line("a"), purpose="batch")
     assert caught.value.status_code == 507
