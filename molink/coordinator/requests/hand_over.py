@@ -58,7 +58,10 @@ class RingRoles:
     def giver(self, taker: ServingRing, rings: Sequence[ServingRing]) -> ServingRing | None:
         """The ring that computes prompts for this one, of several the one with the least to do;
         None: there is none that stands."""
-        place, pairs = self.place(taker), pairs_of(self.roles) if self.nodes else {}
+        place = self.place(taker)
+        if place is None:
+            return None
+        pairs = pairs_of(self.roles)
         givers = [
             ring
             for ring in rings
