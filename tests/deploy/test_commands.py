@@ -33,6 +33,7 @@ EXPECTED = {
     "agent service status": {"--data-dir"},
     "agent set": {"--data-dir"},
     "agent status": {"--json", "--data-dir"},
+    "bench": set(),
     "cache clear": {"--url", "--key"},
     "dashboard": {"--url"},
     "generate": {"--max-tokens"},
