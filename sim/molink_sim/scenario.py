@@ -295,9 +295,6 @@ class Scenario:
     arrivals: Sequence[RequestArrival]
     system: SystemSpec = field(default_factory=SystemSpec)
     entry: EntrySpec = field(default_factory=EntrySpec)
-    requests_at_once_max: int | None = None
-    """Requests that users have under way; a further one is sent, and its time counts, when another
-    has ended. None: each is sent as it arrives."""
     sessions: Sequence[AgentSession] = ()
     """Sessions that are replayed beside the arrivals."""
     sessions_at_once: int = 1
@@ -313,3 +310,6 @@ class Scenario:
     faults: tuple[FaultSpec, ...] = ()
     record_timeline: bool = False
     """Whether to keep who computed or sent what when, for the Gantt picture (memory!)."""
+    requests_at_once_max: int | None = None
+    """Requests that users have under way; a further one is sent, and its time counts, when another
+    has ended. None: each is sent as it arrives."""

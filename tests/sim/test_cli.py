@@ -59,7 +59,7 @@ def test_micro_batches_writes_numbers_and_pictures(tmp_path):
         *("--heat-map", str(paths["map.png"])),
     ]
     done = CliRunner().invoke(cli, [*SMALL, *options], catch_exceptions=False)
-    assert done.exit_code == 0 and "auto over" in done.output
+    assert done.exit_code == 0 and "auto" in done.output and "model" in done.output
     assert [one["users"] for one in json.loads(paths["all.json"].read_text())["findings"]] == [2]
     assert all(paths[name].read_bytes().startswith(b"\x89PNG") for name in list(paths)[1:])
 
