@@ -69,13 +69,13 @@ def page_text(page: str, rows: Iterable[Row], runs: Iterable[Run]) -> str:
     for one in runs:
         named = [row for row in rows if one.command in row.commands]
         if named:
-            parts += [f"## `{one.command}`\n", *map(_told, named), ""]
+            parts += [f"## `{one.command}`\n", *map(_row_line, named), ""]
             state = "" if one.status == 0 else f", **failed with status {one.status}**"
             parts += [f"{one.seconds:.0f} s{state}\n", f"```\n{one.printed.rstrip()}\n```\n"]
     return "\n".join(parts)
 
 
-def _told(row: Row) -> str:
+def _row_line(row: Row) -> str:
     return f"- row {row.number}, {row.mechanism}. The paper: {row.papers}. The page: {row.ours}"
 
 

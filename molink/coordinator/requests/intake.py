@@ -44,7 +44,7 @@ class Intake:
     homes: SessionHomes = field(default_factory=SessionHomes)
     """The rings that sessions are at home on."""
     roles: RingRoles = field(default_factory=RingRoles)
-    """Which rings answer, and which compute prompts for them."""
+    """Roles of the rings: which answer, and which compute prompts for them."""
 
     @classmethod
     def of(cls, api: ApiSettings) -> "Intake":

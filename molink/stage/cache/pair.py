@@ -61,18 +61,18 @@ class NoPair:
     """Pair of a stage that has none."""
 
     def begin(self, epoch: int, block_bytes: int) -> None:
-        """Do nothing."""
+        """Begin an epoch in which nothing is handed over."""
 
     def kept(self, change: KeepBlocks, device: CachedBlocks) -> None:
-        """Hand nothing over."""
+        """Hand no block over: there is nobody to take it."""
 
     def take(self, change: TakeBlocks, arriving: BlocksIn) -> bool:
-        """Take nothing."""
+        """Take no block: nobody hands one over."""
         return False
 
 
 class Blocks(NamedTuple):
-    """Which blocks a record holds."""
+    """Header of a record: the blocks that it holds, and of which request they are."""
 
     epoch: int
     request_id: int

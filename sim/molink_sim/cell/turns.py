@@ -87,7 +87,7 @@ class TurnsOffer:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all batches."""
+        """Tokens a second of all batches together."""
         return self.rows / self.played.token_s
 
 

@@ -84,7 +84,7 @@ class DecodeBatch:
 
     @property
     def rows(self) -> int:
-        """Answers that decode."""
+        """Number of answers that decode here now."""
         return len(self._ends)
 
     def with_one(self, tokens: float) -> float:
@@ -101,7 +101,7 @@ class DecodeBatch:
         )
 
     def advance(self, now: float) -> None:
-        """Decode until now."""
+        """Decode all answers from the last moment to this one."""
         if self._ends:
             steps = self._steps_in(now - self.now)
             self.steps += steps

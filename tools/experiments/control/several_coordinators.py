@@ -71,7 +71,7 @@ class Address(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated."""
+    """Setting of one simulated run."""
 
     address: Address
     load: float

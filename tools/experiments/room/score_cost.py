@@ -81,7 +81,7 @@ def _measured(name: str, tokens: int, rounds: int) -> dict[str, float]:
     with torch.inference_mode():
         for _ in range(1 + rounds):
             runs.append(_prompt(stage, hidden_TD))
-        ways = _ways(name, tokens, rounds)
+        ways = _seconds_by_way(name, tokens, rounds)
     found = {part: 1e3 * median(run[part] for run in runs[1:]) for part in PARTS}
     return found | {way: 1e3 * seconds for way, seconds in ways.items()}
 
@@ -122,7 +122,7 @@ def _clocked(took: dict[str, float], parts: dict[str, str]) -> Iterator[None]:
         yield
 
 
-def _ways(name: str, tokens: int, rounds: int) -> dict[str, float]:
+def _seconds_by_way(name: str, tokens: int, rounds: int) -> dict[str, float]:
     """Processor seconds of scores as they ship, and of less."""
     of = MODELS[name]
     heads, kv_heads = of["num_attention_heads"], of["num_key_value_heads"]
