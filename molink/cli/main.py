@@ -37,6 +37,8 @@ MODULES = {
     "molink.cli.relay": ("relay",),
     "molink.cli.serve": ("serve",),
     "molink.cli.up": ("up",),
+    "molink.cli.upkeep.backup": ("backup", "restore"),
+    "molink.cli.upkeep.service": ("service", "logs"),
 }
 """Where our own commands are; each has its own name there, `import` one more underscore."""
 

@@ -46,12 +46,5 @@ def status(data_dir: str | None) -> None:
     """Whether it is installed and runs."""
     from molink_agent.service.manage import service_status
 
-    found = service_status(directory(data_dir))
-    if found.installed:
-        runs = "runs" if found.active else "does not run"
-        starts = "starts by itself" if found.enabled else "does not start by itself"
-        lasts = "goes on" if found.lingering else "ends"
-        click.echo(f"{found.unit} {runs}, {starts}, {lasts} when you log out")
-        click.echo(f"started again after a crash: {found.restarts} times")
-    if found.problem:
-        click.echo(found.problem)
+    for line in service_status(directory(data_dir)).sentences:
+        click.echo(line)

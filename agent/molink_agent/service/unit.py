@@ -4,19 +4,24 @@ The agent supervises its stages itself, so systemd has one thing to do: start it
 when it crashes. Everything in the unit that limits is a backstop behind the owner's own limits,
 which the agent obeys and which change while it runs; a unit would have to be rewritten for that.
 
-It also shuts the agent in: without new privileges, without system calls and kinds of sockets that
-it has no use for, and, where this Linux lets a user have namespaces, with a read-only system in
-which it may write to its own folder alone. What else it would write goes there too. Left open are
-devices (cards), the network, and what tells whether somebody uses the PC (the desktop's sockets).
+It also shuts the agent in, as every service of ours (`molink.systemd.unit_file`). What else it
+would write goes to its own folder. Left open is what tells whether somebody uses the PC (the
+desktop's sockets).
 
 Pure: paths in, text out.
 """
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from molink.errors import UserError
+from molink.systemd.unit_file import (
+    EXIT_USER_ERROR,
+    SANDBOX,
+    command_line,
+    environment_line,
+    isolation_lines,
+)
+from molink.systemd.unit_file import unit_name as unit_name_of
 
 UNIT_NAME = "molink-agent.service"
 """Name of the unit of the agent with the usual data directory."""
@@ -29,9 +34,6 @@ RESTART_AFTER_S = 15
 
 STOP_WITHIN_S = 60
 """A stage finishes its step and says goodbye in far less; systemd's own limit at logout is 90 s."""
-
-EXIT_USER_ERROR = 2
-"""The agent's exit code for what only its owner can put right: a new start changes nothing."""
 
 NICENESS = 10
 """Half way down: what the owner does goes first, yet an idle PC is used in full."""
@@ -55,20 +57,6 @@ WRITTEN = {
     "MOLINK_KERNELS_DIR": "cache/kernels",
 }
 """Folders within the agent's own for what libraries and failed stages would write elsewhere."""
-
-NAME_HASH_BYTES = 4
-"""Two data directories of one account share a name once in 4 billion."""
-
-ISOLATION = (
-    "PrivateUsers=yes",
-    "ProtectSystem=strict",
-    "ProtectHome=read-only",
-    "PrivateTmp=yes",
-    "BindReadOnlyPaths=-/tmp/.X11-unix",
-)
-"""Isolation that needs a namespace of users; some Linuxes forbid that. Home stays readable for the
-program itself, the hub's token and the desktop's key; of /tmp only the display is shared.
-"""
 
 _UNIT = f"""\
 {MADE_BY}: changes are lost when it runs again.
@@ -94,32 +82,18 @@ OOMScoreAdjust={OOM_SCORE}
 OOMPolicy=continue
 UMask=0077
 Environment={{environment}}
-NoNewPrivileges=yes
-LockPersonality=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK AF_VSOCK
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallErrorNumber=EPERM
-{{isolation}}
+{SANDBOX}{{isolation}}
 [Install]
 WantedBy=default.target
 """
 # KillMode=mixed: only the agent is told to stop, and stops its stages in order; what is left after
-# that is killed. AF_NETLINK lists the PC's addresses, AF_VSOCK is how WSL starts a Windows program,
-# which is how it is asked whether somebody uses the PC. MemoryDenyWriteExecute is left out: torch
-# and CUDA make code while they run. OOMPolicy=continue: a stage that the kernel took is replaced by
-# the agent, not by a new start of everything.
+# that is killed. OOMPolicy=continue: a stage that the kernel took is replaced by the agent, not by
+# a new start of everything.
 
 
 def unit_name(data_dir: Path, usual_data_dir: Path) -> str:
     """The unit's file name: one for each data directory, so that several agents can be services."""
-    if data_dir == usual_data_dir:
-        return UNIT_NAME
-    key = hashlib.blake2b(str(data_dir).encode(), digest_size=NAME_HASH_BYTES).hexdigest()
-    return f"molink-agent-{key}.service"
+    return unit_name_of("agent", data_dir, usual_data_dir)
 
 
 def unit_text(command: Sequence[str], data_dir: Path, *, isolated: bool = True) -> str:
@@ -128,26 +102,8 @@ def unit_text(command: Sequence[str], data_dir: Path, *, isolated: bool = True) 
 
     Raises UserError for a path that a unit cannot hold.
     """
-    if not Path(command[0]).is_absolute():
-        raise UserError(f"A service needs the absolute path of its program, got {command[0]!r}.")
-    if "$" in command[0]:
-        raise UserError(f"systemd cannot start a program with $ in its path: {command[0]}")
-    isolation = (*ISOLATION, f"ReadWritePaths={_path(str(data_dir))}") if isolated else ()
     return _UNIT.format(
-        command=" ".join(map(_quoted, command)),
-        environment=" ".join(_path(f"{name}={data_dir / part}") for name, part in WRITTEN.items()),
-        isolation="".join(f"{line}\n" for line in isolation),
+        command=command_line(command),
+        environment=environment_line(data_dir, WRITTEN),
+        isolation=isolation_lines(data_dir, isolated=isolated),
     )
-
-
-def _quoted(argument: str) -> str:
-    """An argument in double quotes; characters that systemd would read as its own are doubled."""
-    return _path(argument).replace("$", "$$")
-
-
-def _path(argument: str) -> str:
-    """The same where systemd knows no variables."""
-    if not argument.isprintable():
-        raise UserError(f"A service's command cannot hold the character codes of {argument!r}.")
-    escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + escaped.replace("%", "%%") + '"'

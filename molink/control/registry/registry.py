@@ -37,6 +37,9 @@ LOOP_BUSY_S = 0.1
 REVISIONS_RESERVED = 1000
 """Revisions reserved at once; 2**63 are enough for a start every second."""
 
+REVISIONS_LOST_MAX = 2**40
+"""Most revisions given since a copy of this file was made: nodes heed none below their last."""
+
 SECRET_KEY, REVISION = "coordinator_secret_key", "assignment_revision"
 AGENTS_URL, API_URL = "agents_url", "coordinator_url"
 START_INVITE = "start_invite"
@@ -142,6 +145,14 @@ class Registry:
                 self._revisions = range(first, last + 1)
             revision, self._revisions = self._revisions[0], self._revisions[1:]
             return revision
+
+    def skip_revisions(self) -> None:
+        """Let numbers go on above all that were given since a copy was made, of which this is
+        one. Raises StorageError when that cannot be written."""
+        with self._revisions_lock, self._transaction() as db:
+            beyond = int(_setting(db, REVISION) or 0) + REVISIONS_LOST_MAX
+            db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (REVISION, str(beyond)))
+            self._revisions = range(0)
 
     def changed(self) -> bool:
         """Whether we or another process have written since the last call; costs microseconds.

@@ -2,63 +2,27 @@
 
 import dataclasses
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from molink.errors import UserError
-from molink_agent.service import manage
+from molink.systemd import user_service
+from molink.systemd.user_service import Surroundings
 from molink_agent.service.manage import (
-    Surroundings,
+    agent_service,
     install_service,
     remove_service,
     service_status,
-    why_no_manager,
 )
+from tests.systemd.desk import made_desk
 
 PLAIN = Surroundings(wsl=False, container=False, systemd_booted=False, user="ada", user_id=1000)
 
 
-@dataclass
-class Desk:
-    """A home, and programs that answer as told."""
-
-    home: Path
-    bin: Path
-
-    def program(self, name: str, script: str) -> None:
-        file = self.bin / name
-        file.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>"{self.home}/{name}.log"\n{script}\n')
-        file.chmod(0o755)
-
-    def asked(self, name: str = "systemctl") -> list[str]:
-        lines = (self.home / f"{name}.log").read_text().splitlines()
-        return [line.removeprefix("--user --no-pager ") for line in lines]
-
-    @property
-    def data_dir(self) -> Path:
-        return self.home / ".local/share/molink-agent"
-
-    @property
-    def unit(self) -> Path:
-        return self.home / ".config/systemd/user/molink-agent.service"
-
-
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
-    home, bin_directory = tmp_path / "home", tmp_path / "bin"
-    home.mkdir()
-    bin_directory.mkdir()
-    for variable in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("PATH", f"{bin_directory}:/bin:/usr/bin")
-    desk = Desk(home, bin_directory)
-    desk.program("systemctl", "exit 0")
-    desk.program("loginctl", "echo Linger=no")
-    desk.program("systemd-run", "exit 0")
-    return desk
+    return made_desk(tmp_path, monkeypatch, "molink-agent")
 
 
 def test_install_writes_enables_and_starts(desk):
@@ -174,7 +138,7 @@ def test_status_without_systemd_never_raises(desk, monkeypatch):
 
 def test_a_manager_that_hangs_is_given_up(desk, monkeypatch):
     desk.program("systemctl", "exec sleep 30")
-    assert manage._ask_systemctl("show", timeout_s=0.2).code == manage.EXIT_TOO_LATE
+    assert user_service._ask_systemctl("show", timeout_s=0.2).code == user_service.EXIT_TOO_LATE
 
 
 @pytest.mark.parametrize(
@@ -188,14 +152,14 @@ def test_a_manager_that_hangs_is_given_up(desk, monkeypatch):
     ],
 )
 def test_each_surrounding_has_its_remedy(changed, remedy):
-    sentence = why_no_manager(dataclasses.replace(PLAIN, **changed))
+    sentence = agent_service(Path("/data")).why_no_manager(dataclasses.replace(PLAIN, **changed))
     assert remedy in sentence
     assert "`molink agent run` in a terminal" in sentence
 
 
 def test_a_login_without_a_way_to_the_bus_is_given_one(tmp_path):
-    found = manage._environment({"A": "b"}, tmp_path)
+    found = user_service._environment({"A": "b"}, tmp_path)
     assert found["XDG_RUNTIME_DIR"] == str(tmp_path)
-    kept = manage._environment({"XDG_RUNTIME_DIR": "/x"}, tmp_path)
+    kept = user_service._environment({"XDG_RUNTIME_DIR": "/x"}, tmp_path)
     assert kept["XDG_RUNTIME_DIR"] == "/x"
-    assert "XDG_RUNTIME_DIR" not in manage._environment({}, tmp_path / "none")
+    assert "XDG_RUNTIME_DIR" not in user_service._environment({}, tmp_path / "none")

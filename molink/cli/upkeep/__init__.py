@@ -1,0 +1,1 @@
+"""Commands with which an operator keeps a coordinator: its copies and its service."""
