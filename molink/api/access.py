@@ -37,6 +37,7 @@ from molink.api.callers import CALLER, CALLERS
 from molink.api.cluster_routes import PLAN_PATH
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.cors import CorsRules
+from molink.api.keys.daily_usage import until_next_day_s
 from molink.api.keys.live_keys import LiveKeys, RateState, run_live_keys
 from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyStore, Scope
 from molink.api.openapi.routes import DOCS_PATHS
@@ -270,9 +271,23 @@ def _spend(access: Access, keys: LiveKeys, key: ApiKey, request: web.Request) ->
                 code="rate_limit_exceeded",
                 headers={"Retry-After": str(math.ceil(state.retry_s))},
             )
+    _check_quota(keys, key)
     usage = keys.usage(key)
     usage.requests += 1
     usage.last_used = keys.clock()
+
+
+def _check_quota(keys: LiveKeys, key: ApiKey) -> None:
+    """Raise ApiError when the key has had its tokens of this day."""
+    if keys.quota_left(key) == 0:
+        wait_s = until_next_day_s(keys.clock())
+        raise ApiError(
+            f"Your key has {key.tokens_per_day:,} tokens a day, and they are spent: wait "
+            f"{_duration(wait_s)}, until midnight UTC.",
+            status=429,
+            code="insufficient_quota",
+            headers={"Retry-After": str(math.ceil(wait_s))},
+        )
 
 
 def _duration(seconds: float) -> str:

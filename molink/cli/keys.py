@@ -4,17 +4,20 @@ The commands open the file of keys on disk, so they work on the server's machine
 not; one that runs notices what they wrote at its next request.
 """
 
+import csv
 import re
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from molink.errors import UserError
-from molink.terminal.command_line import SentenceGroup
+from molink.terminal.command_line import SentenceGroup, shown_option
 from molink.terminal.tables import (
     DATA_FOLDER,
     Row,
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 RATE = re.compile(r"(\d{1,9})(?:/min)?")
 """60/min, or 60."""
 
+DAY_FIELDS = ("day", "key_id", "name", "requests", "prompt_tokens", "answer_tokens")
+"""Columns of a key's usage by day."""
+
 SHOWN_ONCE = "Nobody can show this key again: keep it like a password. It holds from now on."
 
 
@@ -42,6 +48,12 @@ def key() -> None:
 @key.command("create")
 @click.option("--name", default="", help="Whose it is, to tell keys apart in lists.")
 @click.option("--rate", metavar="R/min", help="Requests a minute; without it no limit.")
+@click.option(
+    "--tokens-per-day",
+    type=int,
+    metavar="N",
+    help="Tokens of prompts and answers within a day of UTC; without it no limit.",
+)
 @click.option("--expires", metavar="30d", help="12h, 30d: until when; without it never.")
 @click.option(
     "--scope",
@@ -62,6 +74,7 @@ def key() -> None:
 def create_key(
     name: str,
     rate: str | None,
+    tokens_per_day: int | None,
     expires: str | None,
     scope: "Scope",
     is_admin: bool,
@@ -78,6 +91,7 @@ def create_key(
             rate_per_min=None if rate is None else _rate_per_min(rate),
             expires_s=expires_s,
             priority=priority,
+            tokens_per_day=tokens_per_day,
         )
     click.echo(secret)
     click.echo(f"{SHOWN_ONCE} Its id is {made.key_id}.", err=True)
@@ -92,6 +106,24 @@ def list_keys(as_json: bool, data_dir: str | None) -> None:
     with _store_if_any(data_dir) as store:
         rows = [_fields(one, now) for one in store.list_keys()] if store else []
     show_rows(rows, as_json, "There are no keys: molink key create makes one.")
+
+
+@key.command("usage")
+@shown_option("--since", default="30d", metavar="30d", help="How far back: 7d, 30d, 365d.")
+@click.option("--csv", "as_csv", is_flag=True, help="As CSV, for spreadsheets.")
+@json_option
+@data_dir_option
+def show_usage(since: str, as_csv: bool, as_json: bool, data_dir: str | None) -> None:
+    """Show what was asked with each key on each day (of UTC), ended keys too."""
+    begins = time.time() - duration_s("--since", since)
+    with _store_if_any(data_dir) as store:
+        rows = [asdict(one) for one in store.days_since(begins)] if store else []
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, DAY_FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+        return
+    show_rows(rows, as_json, f"Nothing was asked with a key within the last {since}.")
 
 
 @key.command("rotate")
@@ -166,6 +198,7 @@ def _fields(record: "KeyRecord", now: float) -> Row:
         "state": key.state(now),
         "scope": key.scope,
         "rate": None if key.rate_per_min is None else f"{key.rate_per_min}/min",
+        "tokens_per_day": key.tokens_per_day,
         "priority": key.priority,
         "requests": usage.requests,
         "prompt_tokens": usage.prompt_tokens,

@@ -62,6 +62,13 @@ def invite(
     with _registry(data_dir, make=url is not None) as registry:
         made = registry.make_invite(expires_s, uses, name, time.time(), url)
     click.echo(f"molink agent join {made.text}")
+    pcs = "One PC" if uses == 1 else f"{uses} PCs"
+    until = local_time(time.time() + expires_s)
+    click.echo(
+        f"{pcs} may join with it until {until}: send it as you would a password. "
+        f"molink invite revoke {made.invite_id} ends it.",
+        err=True,
+    )
 
 
 @invite.command("list")
@@ -94,8 +101,8 @@ def node() -> None:
 @json_option
 @data_dir_option
 def list_nodes(as_json: bool, data_dir: str | None) -> None:
-    """Show every PC that has ever joined, removed ones too, and what each does now; further devices
-    have lines of their own (`pc` is the id of the PC that they belong to)."""
+    """Show every PC that has joined, and what each does now: removed ones until they are forgotten,
+    further devices in lines of their own (`pc` is the id of the PC that they belong to)."""
     with _registry(data_dir) as registry:
         records, url = registry.list_nodes(), registry.api_url
     live = live_nodes(url, data_dir) if records else {}
@@ -105,6 +112,16 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
     show_rows(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
     if live is None and not as_json:
         click.echo(f"What they do now is not known: no coordinator answers at {url}.", err=True)
+
+
+@node.command("forget")
+@click.argument("node", metavar="ID|NAME")
+@data_dir_option
+def forget_node(node: str, data_dir: str | None) -> None:
+    """Leave a removed PC out of lists from now on; its key stays refused."""
+    with _registry(data_dir) as registry:
+        gone = registry.forget_node(node)
+    click.echo(f"Node {gone.node_id} ({printable_line(gone.name)}) is in no list any more.")
 
 
 @node.command("remove")

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import UserError
+from molink_scheduler.units import GB
 
 FORMAT = 1
 """Raised whenever a build before could not restore what is written from now on."""
 
 MANIFEST = "manifest.json"
 
-BYTES_MAX = 1 << 30
+BYTES_MAX = GB
 """Most bytes of a file in a backup: a thousand times what a large cluster has."""
 
 OWNER_ONLY = 0o600
@@ -163,7 +164,7 @@ def _write(path: Path, files: Mapping[str, bytes], contents: Contents, version: 
         os.link(file.name, path)
 
 
-def _facts(name: str, content: bytes, contents: Contents) -> dict[str, Any]:
+def _facts(name: str, content: bytes, contents: Contents) -> Mapping[str, object]:
     return {
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),

@@ -1,7 +1,9 @@
 """`molink key`: who gets one, what it opens, and its end."""
 
+import csv
 import json
 import sqlite3
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -86,11 +88,28 @@ def test_a_rotated_key_is_known_by_both_secrets(home):
 def test_a_list_has_what_was_used(home):
     run("create", "--name", "anna", "--admin")
     store = KeyStore.open(home)
-    store.add_usage({store.list_keys()[0].key.key_id: KeyUsage(2, 30, 400, 0.0)})
+    store.add_usage({store.list_keys()[0].key.key_id: KeyUsage(2, 30, 400, 0.0)}, 0.0)
     store.close()
     (row,) = listed()
     assert (row["requests"], row["prompt_tokens"], row["answer_tokens"]) == (2, 30, 400)
     assert (row["scope"], row["last_used"][:3]) == ("admin", "197")
+
+
+def test_usage_of_each_day_as_a_table_as_json_and_as_csv(home):
+    assert "Nothing was asked with a key within the last 7d" in run("usage", "--since=7d").output
+    run("create", "--name", "anna, the first", "--tokens-per-day", "1000")
+    assert listed()[0]["tokens_per_day"] == 1000
+    store = KeyStore.open(home)
+    key_id = store.list_keys()[0].key.key_id
+    for days_ago in (40, 1):
+        store.add_usage({key_id: KeyUsage(2, 30, 400)}, time.time() - days_ago * 86400)
+    store.close()
+    (row,) = json.loads(run("usage", "--json").stdout)
+    assert (row["name"], row["requests"], row["answer_tokens"]) == ("anna, the first", 2, 400)
+    assert row["day"] in run("usage").stdout
+    told = list(csv.DictReader(run("usage", "--csv", "--since", "365d").stdout.splitlines()))
+    assert [one["prompt_tokens"] for one in told] == ["30", "30"]
+    assert told[1] == {name: str(value) for name, value in row.items()}
 
 
 def test_revoking(tmp_path):

@@ -50,14 +50,18 @@ def registry(home):
     registry.close()
 
 
-def run(*words: str) -> str:
+def ran(*words: str):
     result = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result
+
+
+def run(*words: str) -> str:
+    return ran(*words).output
 
 
 def made(*words: str) -> Invite:
-    line = run("invite", *words)
+    line = ran("invite", *words).stdout
     assert line.startswith("molink agent join molink1-") and line.count("\n") == 1
     return Invite.parse(line.split()[-1])
 
@@ -75,6 +79,22 @@ def test_an_invite_is_one_line_that_lets_somebody_in(registry):
     assert (listed.uses_total, listed.name) == (2, "lan party")
     assert listed.expires - listed.created == 1800
     assert join(registry, invite).name == "attic"
+
+
+def test_an_invite_says_for_whom_and_how_long(registry):
+    said = ran("invite", "--uses", "1", "--expires", "7d").stderr
+    (listed,) = registry.list_invites()
+    assert "One PC may join" in said and local_time(listed.expires) in said
+    assert f"molink invite revoke {listed.invite_id}" in said
+    assert "5 PCs may join" in ran("invite").stderr
+
+
+def test_a_removed_node_can_be_left_out_of_lists(registry):
+    join(registry, made())
+    run("node", "remove", "attic")
+    assert "attic" in run("node", "list")
+    assert "is in no list any more" in run("node", "forget", "attic")
+    assert "attic" not in run("node", "list")
 
 
 def test_without_a_cluster_every_command_says_what_to_do(home):

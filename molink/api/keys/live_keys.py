@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from molink.api.keys.daily_usage import day_of
 from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyStore, KeyUsage, digest_of
 from molink.errors import ErrorGuard
 from molink.tasks import cancel, spawn
@@ -51,6 +52,9 @@ class LiveKeys:
     """Whether there are keys; true until the file was read: nobody is let in without one."""
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
     _usage: dict[str, KeyUsage] = field(default_factory=dict)
+    _day: str = ""
+    _written_today: dict[str, int] = field(default_factory=dict)
+    """Tokens of this day that are written down, by the id of the key."""
     _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))
     _writing: ErrorGuard = field(default_factory=lambda: ErrorGuard("Writing what keys have used"))
 
@@ -91,6 +95,18 @@ class LiveKeys:
         retry_s = 0.0 if allowed else (1 - level) / bucket.rate_per_s
         return RateState(allowed, limit, int(level), (limit - level) / bucket.rate_per_s, retry_s)
 
+    def quota_left(self, key: ApiKey) -> int | None:
+        """Tokens that the key has left today, at least 0; None: it has no quota."""
+        if key.tokens_per_day is None:
+            return None
+        if self._day != day_of(self.clock()):
+            self._read_today()
+        unwritten = self.usage(key)
+        used = self._written_today.get(key.key_id, 0) + (
+            unwritten.prompt_tokens + unwritten.answer_tokens
+        )
+        return max(0, key.tokens_per_day - used)
+
     async def settle(self, store: KeyStore) -> None:
         """Write down the usage since the last call; usage that cannot be written is kept."""
         used = {key_id: one for key_id, one in self._usage.items() if one != KeyUsage()}
@@ -98,7 +114,7 @@ class LiveKeys:
         with self._writing:
             try:
                 if given:
-                    await asyncio.to_thread(store.add_usage, given)
+                    await asyncio.to_thread(store.add_usage, given, self.clock())
             except Exception:
                 for key_id, one in given.items():
                     used[key_id].add(one)
@@ -108,9 +124,14 @@ class LiveKeys:
         with self._reading:
             if self.store.changed_elsewhere():
                 self._known = self.store.by_digest()
+                self._read_today()
                 self._holds_keys = not all(key.is_temporary for key in self._known.values())
                 ids = {key.key_id for key in self._known.values()}
                 self._buckets = {name: one for name, one in self._buckets.items() if name in ids}
+
+    def _read_today(self) -> None:
+        now = self.clock()
+        self._day, self._written_today = day_of(now), self.store.tokens_of_day(now)
 
 
 @asynccontextmanager

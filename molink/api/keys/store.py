@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from molink.api.keys import daily_usage
+from molink.api.keys.daily_usage import DayUsage
 from molink.control.sqlite_file import open_database
 from molink.errors import UserError
 from molink_scheduler.request import PRIORITY_MAX
@@ -36,6 +38,8 @@ KEYS_MAX = 1000
 NAME_MAX = 60
 
 RATE_PER_MIN_MAX = 1_000_000
+
+TOKENS_PER_DAY_MAX = 10**12
 
 EXPIRES_S_MAX = 10 * 366 * 24 * 3600.0
 
@@ -74,10 +78,14 @@ MIGRATIONS = (
     ALTER TABLE keys ADD COLUMN old_digest BLOB;
     ALTER TABLE keys ADD COLUMN old_until REAL
     """,
+    f"{daily_usage.TABLE}; ALTER TABLE keys ADD COLUMN tokens_per_day INTEGER",
 )
 """Times are seconds since 1970; NULL: no limit, or not yet."""
 
-KEY_COLUMNS = "id, name, scope, rate_per_min, created, expires, revoked, priority, is_temporary"
+KEY_COLUMNS = (
+    "id, name, scope, rate_per_min, created, expires, revoked, priority, is_temporary, "
+    "tokens_per_day"
+)
 USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used"
 
 KeyState = Literal["usable", "expired", "revoked"]
@@ -109,11 +117,15 @@ class ApiKey:
     unless the key is an admin's."""
     is_temporary: bool = False
     """Whether a command made the key for itself, rather than an operator for somebody."""
+    tokens_per_day: int | None = None
+    """Tokens of prompts and answers within a day of UTC, beyond which it is refused; None: no
+    limit."""
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
         """The key of a row with `KEY_COLUMNS`."""
-        return replace(cls(*row), is_temporary=bool(row[-1]))
+        key = cls(*row)
+        return replace(key, is_temporary=bool(key.is_temporary))
 
     def state(self, now: float) -> KeyState:
         """Whether it opens anything, else why not."""
@@ -189,14 +201,17 @@ class KeyStore:
         rate_per_min: int | None = None,
         expires_s: float | None = None,
         priority: int = 0,
+        tokens_per_day: int | None = None,
     ) -> tuple[ApiKey, str]:
         """A new key and its secret, which nobody can read again.
 
         Raises UserError when a value is out of range or a usable key has the name.
         """
         _check_wishes(name, rate_per_min, expires_s, priority)
+        _check_quota(tokens_per_day)
         expires = None if expires_s is None else now + expires_s
-        row = (secrets.token_hex(4), name, scope, rate_per_min, now, expires, None, priority, False)
+        limits = (now, expires, None, priority, False, tokens_per_day)
+        row = (secrets.token_hex(4), name, scope, rate_per_min, *limits)
         with self._transaction() as db:
             # A file that has held a key holds one for ever: here another takes its place.
             db.execute(
@@ -233,7 +248,7 @@ class KeyStore:
     def temporary_admin(self, now: float) -> Iterator[tuple[ApiKey, str]]:
         """An admin key and its secret, gone after the block, and a minute after it was made or
         renewed last in any case."""
-        row = (secrets.token_hex(4), "", "admin", None, now, now + TEMPORARY_S, None, 0, True)
+        row = (secrets.token_hex(4), "", "admin", None, now, now + TEMPORARY_S, None, 0, True, None)
         with self._transaction() as db:
             db.execute("DELETE FROM keys WHERE is_temporary AND expires < ?", (now,))
             secret = _insert(db, row)
@@ -255,6 +270,16 @@ class KeyStore:
             rows = db.execute(query).fetchall()
         return [KeyRecord(ApiKey.of_row(row[4:]), KeyUsage(*row[:4])) for row in rows]
 
+    def days_since(self, since: float) -> list[DayUsage]:
+        """What was asked with each key on each day from that of `since` on, oldest first."""
+        with self._transaction() as db:
+            return daily_usage.days_since(db, since)
+
+    def tokens_of_day(self, now: float) -> dict[str, int]:
+        """Tokens of the day of `now` that are written down, by the id of the key."""
+        with self._lock:
+            return daily_usage.tokens_of_day(self._connection, now)
+
     def by_digest(self) -> dict[bytes, ApiKey]:
         """All keys by the hash of their secret; by an old secret a key that expires with it."""
         query = f"SELECT digest, old_digest, old_until, {KEY_COLUMNS} FROM keys"
@@ -275,8 +300,9 @@ class KeyStore:
             self._data_version = self._connection.execute("PRAGMA data_version").fetchone()[0]
             return self._data_version != before
 
-    def add_usage(self, given: Mapping[str, KeyUsage]) -> None:
-        """Add to the sums of keys, by their id. Raises sqlite3.Error, having added nothing."""
+    def add_usage(self, given: Mapping[str, KeyUsage], now: float) -> None:
+        """Add to the sums of keys, by their id, and to those of the day of `now`. Raises
+        sqlite3.Error, having added nothing."""
         rows = [
             (one.requests, one.prompt_tokens, one.answer_tokens, one.last_used, key_id)
             for key_id, one in given.items()
@@ -288,6 +314,7 @@ class KeyStore:
                 "WHERE id = ?",
                 rows,
             )
+            daily_usage.add_to_day(db, now, {row[-1]: row[:3] for row in rows})
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -334,6 +361,11 @@ def _check_wishes(
         raise UserError("A key expires within ten years, or never (--expires).")
     if abs(priority) > PRIORITY_MAX:
         raise UserError(f"A key's priority is -{PRIORITY_MAX} to {PRIORITY_MAX} (--priority).")
+
+
+def _check_quota(tokens_per_day: int | None) -> None:
+    if tokens_per_day is not None and not 1 <= tokens_per_day <= TOKENS_PER_DAY_MAX:
+        raise UserError(f"A key has 1 to {TOKENS_PER_DAY_MAX:,} tokens a day (--tokens-per-day).")
 
 
 def _check_room(keys: Sequence[ApiKey], name: str, now: float) -> None:

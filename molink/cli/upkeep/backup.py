@@ -49,10 +49,10 @@ def restore(file: Path, data_dir: str | None) -> None:
 
 def _made_ready(where: Path) -> str:
     """Make a restored registry ready for a start, and say how."""
-    from molink.control.registry.registry import Registry
+    from molink.control.registry.registry import Registry, skip_revisions
 
     with closing(Registry.open(where, make=False)) as registry:
-        registry.skip_revisions()
+        skip_revisions(registry)
         members = sum(one.removed is None for one in registry.list_nodes())
         url = registry.url
     return (

@@ -179,6 +179,7 @@ class NodeState(StrEnum):
     OUTDATED = "outdated"
     DRAINING = "draining"
     LOST = "lost"
+    LEFT = "left"
 
 
 class Presence(Message):

@@ -146,14 +146,6 @@ class Registry:
             revision, self._revisions = self._revisions[0], self._revisions[1:]
             return revision
 
-    def skip_revisions(self) -> None:
-        """Let numbers go on above all that were given since a copy was made, of which this is
-        one. Raises StorageError when that cannot be written."""
-        with self._revisions_lock, self._transaction() as db:
-            beyond = int(_setting(db, REVISION) or 0) + REVISIONS_LOST_MAX
-            db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (REVISION, str(beyond)))
-            self._revisions = range(0)
-
     def changed(self) -> bool:
         """Whether we or another process have written since the last call; costs microseconds.
         Raises StorageError when the file cannot be read."""
@@ -237,10 +229,11 @@ class Registry:
             node = rules.add_node(db, public_key, request.name, invite_id, now, pc_id)
             return Membership(node, is_new=True)
 
-    def list_nodes(self) -> list[NodeRecord]:
-        """Nodes that ever joined, oldest first; see `removed`."""
+    def list_nodes(self, *, forgotten: bool = False) -> list[NodeRecord]:
+        """Nodes that have joined, oldest first; see `removed`. Those that were forgotten since are
+        left out, unless they are asked for."""
         with self._reading() as db:
-            return rules.nodes(db)
+            return rules.nodes(db, forgotten=forgotten)
 
     def member(self, node_id: str) -> NodeRecord | None:
         """The node of this id, if it belongs to the cluster."""
@@ -272,6 +265,14 @@ class Registry:
             )
             return pc
 
+    def forget_node(self, which: str) -> NodeRecord:
+        """Leave a removed PC of this id or name out of every list; its keys stay refused.
+
+        Raises UserError when there is none that was removed.
+        """
+        with self._transaction() as db:
+            return rules.forget_removed(db, which)
+
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """Connection that reads what was written last; it waits for nobody. Raises StorageError
@@ -302,6 +303,13 @@ class Registry:
 
     def _unusable(self, error: sqlite3.Error) -> StorageError:
         return StorageError(f"{self.path} cannot be used ({error}): is its disk full or gone?")
+
+
+def skip_revisions(registry: Registry) -> None:
+    """Let numbers go on above all that were given since a copy was made, of which this is one that
+    no coordinator has opened yet. Raises StorageError when that cannot be written."""
+    given = int(registry.setting(REVISION) or 0)
+    registry.set_setting(REVISION, str(given + REVISIONS_LOST_MAX))
 
 
 def _replace_start_invite(db: sqlite3.Connection, invite_id: str, now: float) -> None:

@@ -46,9 +46,10 @@ def invites(db: sqlite3.Connection) -> list[InviteRecord]:
     return [InviteRecord.of_row(row) for row in rows]
 
 
-def nodes(db: sqlite3.Connection) -> list[NodeRecord]:
-    """All nodes, removed ones too, oldest first."""
-    rows = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY joined, rowid")
+def nodes(db: sqlite3.Connection, *, forgotten: bool = False) -> list[NodeRecord]:
+    """All nodes, removed ones too, oldest first; those that are forgotten only if asked for."""
+    shown = "TRUE" if forgotten else "id NOT IN (SELECT node_id FROM forgotten)"
+    rows = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE {shown} ORDER BY joined, rowid")
     return [NodeRecord.of_row(row) for row in rows]
 
 
@@ -183,6 +184,23 @@ def one_pc(db: sqlite3.Connection, which: str) -> NodeRecord:
     pc = node(db, pcs.pop())
     assert pc is not None, "a device belongs to a PC that has joined"
     return pc
+
+
+def forget_removed(db: sqlite3.Connection, which: str) -> NodeRecord:
+    """Leave the removed PC of this id or name, with its devices, out of lists; the one that was
+    removed last, where several have the name. Raises UserError when there is none."""
+    named = [one for one in nodes(db) if which in (one.node_id, one.name)]
+    gone = [one for one in named if one.removed is not None]
+    if not gone and named:
+        raise UserError(f"{which} is a member: molink node remove {which} comes first.")
+    if not gone:
+        raise UserError(f"No node {which!r:.80} was removed: see molink node list.")
+    last = max(gone, key=lambda one: one.removed or 0.0)
+    db.execute(
+        "INSERT OR IGNORE INTO forgotten SELECT id FROM nodes WHERE pc = ? AND removed IS NOT NULL",
+        (last.pc,),
+    )
+    return last
 
 
 def add_node(

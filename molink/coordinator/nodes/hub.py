@@ -384,7 +384,7 @@ class ControlHub:
         self._is_dropping |= self.registry.changed()
         if not self._is_dropping:
             return
-        for member in self.registry.list_nodes():
+        for member in self.registry.list_nodes(forgotten=True):
             if member.removed is None or member.node_id in self._removed:
                 continue
             self._removed.add(member.node_id)

@@ -151,7 +151,8 @@ class Node:
     def state(self) -> NodeState:
         """State of the node as GET /cluster shows it."""
         if not self.is_here:
-            return NodeState.LOST
+            has_left = self.wish is not None and self.wish.wish == "leave"
+            return NodeState.LEFT if has_left else NodeState.LOST
         if self.outdated:
             return NodeState.OUTDATED
         if self.is_assigned:

@@ -26,6 +26,7 @@ IN_WORDS = {
     "outdated": "is outdated",
     "draining": "hands over what it was doing",
     "lost": "is gone",
+    "left": "has left the cluster",
 }
 """What a PC in each state does."""
 
@@ -79,7 +80,7 @@ class ClusterNews:
 
     def _tell_node(self, node_id: str, node: NodeReport) -> None:
         sentence, before = _sentence(node), self._shown.get(node_id)
-        if sentence == before or (before is None and node.state == "lost"):
+        if sentence == before or (before is None and node.state in ("lost", "left")):
             return
         name = node.name
         self._shown[node_id], self._names[node_id] = sentence, name

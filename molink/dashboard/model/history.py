@@ -139,7 +139,7 @@ class History:
             for one in lost
             if one in self._here or one in self.lost_at_s
         }
-        self._here = {node.id for node in self.state.nodes if node.state != "lost"}
+        self._here = {node.id for node in self.state.nodes if node.state not in ("lost", "left")}
 
     def _sample(self, at_s: float, elapsed_s: float | None) -> Sample:
         steps = {

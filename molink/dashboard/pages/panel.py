@@ -46,7 +46,7 @@ def header(
         )
     between = f" {glyphs.between} "
     counts = state.counts()
-    here = sum(n for name, n in counts.items() if name != "lost")
+    here = sum(n for name, n in counts.items() if name not in ("lost", "left"))
     named = f"molink {glyphs.text(state.build.version)}".rstrip()
     left = f"{named}{between}{glyphs.text(state.model)}{between}{here} of {len(state.nodes)} nodes"
     seen = clock(history.answered_at_s or history.at_s, zone)

@@ -134,7 +134,7 @@ def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     covered = {
         one.covers or "": _cover(one) for one in history.state.nodes if one.state == "standby"
     }
-    order = {"lost": 2, "standby": 1}
+    order = {"left": 3, "lost": 2, "standby": 1}
     nodes = sorted(history.state.nodes, key=lambda one: (order.get(one.state, 0), one.name))
     for node in nodes:
         busy, step_s = stages.get(node.name, (None, None))

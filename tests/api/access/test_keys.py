@@ -177,6 +177,19 @@ async def test_a_rate_is_told_and_kept(server, http):
     assert [(await post(http, server, key))[0] for _ in range(2)] == [200, 429]
 
 
+async def test_a_quota_of_tokens_ends_with_the_day(server, http):
+    key, other = server.key(tokens_per_day=3), server.key()
+    assert (await post(http, server, key))[0] == 200
+    await server.keys.settle(server.store)
+    status, error, headers = await post(http, server, key)
+    assert (status, error["code"]) == (429, "insufficient_quota")
+    assert "3 tokens a day" in error["message"] and "midnight UTC" in error["message"]
+    wait_s = int(headers["Retry-After"])
+    assert (await post(http, server, other))[0] == 200
+    server.unix_s += wait_s
+    assert (await post(http, server, key))[0] == 200
+
+
 async def test_a_stream_tells_the_rate_too(server, http):
     headers = bearer(server.key(rate_per_min=120))
     body = PROMPT | {"stream": True}

@@ -78,7 +78,7 @@ async def test_usage_that_cannot_be_written_is_kept(store, keys, monkeypatch, ca
     usage.prompt_tokens, usage.last_used = 5, NOW
     with monkeypatch.context() as patch:
 
-        def full(self, given):
+        def full(self, given, now):
             usage.prompt_tokens += 1  # Meanwhile another request has come.
             raise sqlite3.OperationalError("database or disk is full")
 

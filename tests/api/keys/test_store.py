@@ -67,11 +67,12 @@ def test_a_key_has_a_priority(store, priority):
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
 def test_keys_of_an_older_file_open_what_they_did(tmp_path, version):
     older = open_database(tmp_path / "keys.sqlite", MIGRATIONS[:version])
+    column, anna, ben = ("is_admin", 1, 0) if version < 3 else ("scope", "admin", "inference")
     with older:
         older.executemany(
-            "INSERT INTO keys (id, digest, name, is_admin, created, requests) "
+            f"INSERT INTO keys (id, digest, name, {column}, created, requests) "
             "VALUES (?, ?, ?, ?, ?, 3)",
-            [("a1", b"1", "anna", 1, NOW), ("b2", b"2", "ben", 0, NOW)],
+            [("a1", b"1", "anna", anna, NOW), ("b2", b"2", "ben", ben, NOW)],
         )
     older.close()
     store = KeyStore.open(tmp_path)
@@ -135,8 +136,8 @@ def test_what_has_ended_is_listed_for_a_while(store):
 
 def test_usage_is_added_up(store):
     key, _ = store.create(NOW)
-    store.add_usage({key.key_id: KeyUsage(1, 10, 100, NOW), "unknown": KeyUsage(1, 1, 1, NOW)})
-    store.add_usage({key.key_id: KeyUsage(2, 0, 5, None)})
+    store.add_usage({key.key_id: KeyUsage(1, 10, 100, NOW), "unknown": KeyUsage(1, 1, 1, NOW)}, NOW)
+    store.add_usage({key.key_id: KeyUsage(2, 0, 5, None)}, NOW)
     (record,) = store.list_keys()
     assert record.usage == KeyUsage(3, 10, 105, NOW)
 

@@ -47,7 +47,7 @@ def cluster(tmp_path):
     registry.next_revision()
     store = KeyStore.open(folder)
     used, secret = store.create(time.time(), name="carl")
-    store.add_usage({used.key_id: KeyUsage(3, 40, 50)})
+    store.add_usage({used.key_id: KeyUsage(3, 40, 50)}, time.time())
     (folder / "tls.pem").write_text("a certificate")
     yield folder, secret
     registry.close()

@@ -105,6 +105,25 @@ def test_a_removed_node_stays_out_even_with_a_new_invite(registry):
     assert uses_left(registry) == [4]
 
 
+def test_a_removed_node_that_is_forgotten_is_in_no_list_and_stays_out(registry):
+    invite = make(registry)
+    first, second = (
+        registry.admit(key(number), request(invite, name), NOW).node
+        for number, name in enumerate(["attic", "cellar"], start=1)
+    )
+    with pytest.raises(UserError, match="molink node remove attic comes first"):
+        registry.forget_node("attic")
+    registry.remove_node("attic", NOW)
+    assert registry.forget_node("attic").node_id == first.node_id
+    assert [one.node_id for one in registry.list_nodes()] == [second.node_id]
+    gone = [one.node_id for one in registry.list_nodes(forgotten=True) if one.removed is not None]
+    assert gone == [first.node_id], "a coordinator that runs shuts it out all the same"
+    with pytest.raises(JoinRefusedError, match="removed from the cluster"):
+        registry.admit(key(1), request(invite), NOW)
+    with pytest.raises(UserError, match="No node 'attic' was removed"):
+        registry.forget_node("attic")
+
+
 def test_a_node_is_removed_by_its_name_if_only_one_has_it(registry):
     invite = make(registry)
     for number, name in enumerate(["attic", "twin", "other"], start=1):

@@ -83,7 +83,7 @@ class FakeRegistry:
     def changed(self):
         return bool(self.changes) and self.changes.pop()
 
-    def list_nodes(self):
+    def list_nodes(self, *, forgotten=False):
         self._use()
         return self.removed
 

@@ -56,6 +56,13 @@ def test_silence_longer_than_the_heartbeats_allow_is_a_loss_and_a_word_ends_it()
     assert node.state is NodeState.STANDBY
 
 
+def test_whose_owner_has_taken_it_out_has_left_and_is_not_lost():
+    book, node = book_with(HERE, PROFILE, NodeWish(wish="leave"), GONE)
+    assert node.state is NodeState.LEFT
+    book.take("n", NodeWish(wish="serve"), 0.0)
+    assert node.state is NodeState.LOST
+
+
 def test_nobody_is_lost_for_the_time_in_which_nobody_could_be_heard():
     book, node = book_with(HERE, PROFILE)
     book.excuse_silence(100.0)

@@ -201,7 +201,7 @@ def key_writes(folder):
     with closing(KeyStore.open(folder)) as keys:
         for number in range(4):
             key, _ = keys.create(float(number), name=f"k{number}")
-            keys.add_usage({key.key_id: KeyUsage(1, 2, 3)})
+            keys.add_usage({key.key_id: KeyUsage(1, 2, 3)}, 0.0)
             keys.revoke(key.key_id, float(number))
             yield number
 
