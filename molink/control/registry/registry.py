@@ -37,8 +37,9 @@ LOOP_BUSY_S = 0.1
 REVISIONS_RESERVED = 1000
 """Revisions reserved at once; 2**63 are enough for a start every second."""
 
-REVISIONS_LOST_MAX = 2**40
-"""Most revisions given since a copy of this file was made: nodes heed none below their last."""
+REVISIONS_LOST_MAX = 10**9
+"""Most revisions given since a copy of this file was made: nodes heed none below their last. Names
+of links hold a revision in at most twelve digits."""
 
 SECRET_KEY, REVISION = "coordinator_secret_key", "assignment_revision"
 AGENTS_URL, API_URL = "agents_url", "coordinator_url"
