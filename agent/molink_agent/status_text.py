@@ -91,6 +91,8 @@ class ShownStatus(AgentStatus, total=False):
     given: JsonObject | None
     """Totals in the coordinator's words; None: it does not answer."""
     last_night: JsonObject | None
+    model_layers: int | None
+    """Layers of the cluster's model; None: not known."""
 
 
 DOING = {
@@ -106,6 +108,9 @@ DOING = {
 
 LOADING = {"downloading": "downloading the weights of {held}", "loading": "{held}"}
 """Sentences while the progress is known."""
+
+WORDS_PER_TOKEN = 0.75
+"""Words of English in a token, as makers of models reckon."""
 
 QUARTERS_BYTES_MIN = GB
 """Bytes of a download whose quarters are told: half a minute each on a line of 100 Mbps."""
@@ -173,9 +178,9 @@ def status_lines(status: ShownStatus) -> Iterator[str]:
     if status["limits_problem"]:
         yield f"         {status['limits_problem']}"
     if (given := status.get("given")) is not None:
-        yield f"given:   {given_text(given)}"
+        yield f"given:   {given_text(given, status.get('model_layers'))}"
     if (night := status.get("last_night")) is not None:
-        yield f"         last night {given_text(night)}"
+        yield f"         last night {given_text(night, status.get('model_layers'))}"
 
 
 def _device_sentence(device: DeviceStatus) -> str:
@@ -272,12 +277,17 @@ def _value(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
-def given_text(given: Mapping[str, Any]) -> str:
-    """Given work in one line: hours, tokens times layers, upload."""
+def given_text(given: Mapping[str, Any], model_layers: int | None = None) -> str:
+    """Given work in one line: hours, its share of answers in words, upload.
+
+    A PC that holds half of a model's layers has computed half of each word. Without the number of
+    the model's layers (None) it is tokens times layers.
+    """
     if not (given["uptime_s"] or given["token_layers"] or given["bytes_sent"]):
         return "nothing yet"
     serving = duration_text(given["uptime_s"])
-    return (
-        f"{serving} of serving, {given['token_layers']:,} tokens x layers, "
-        f"{given['bytes_sent'] / MB:,.1f} MB sent"
-    )
+    share = f"{given['token_layers']:,} tokens x layers"
+    if model_layers is not None:
+        words = round(WORDS_PER_TOKEN * given["token_layers"] / model_layers)
+        share = f"a share of answers that comes to {words:,} words"
+    return f"{serving} of serving, {share}, {given['bytes_sent'] / MB:,.1f} MB sent"

@@ -6,6 +6,7 @@ import click
 from molink.terminal.command_line import SentenceGroup
 from molink_agent.cli import owner
 from molink_agent.cli.join import join, run
+from molink_agent.cli.page import page
 from molink_agent.cli.report import report
 from molink_agent.cli.service import service
 
@@ -21,6 +22,7 @@ for command in (
     join,
     run,
     owner.status,
+    page,
     report,
     owner.pause,
     owner.resume,

@@ -189,6 +189,8 @@ def _warn_of_nothing_lent(shown: "StatusLine", where: "Path", membership: "Membe
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
     from molink.terminal.status_line import StatusLine
     from molink_agent.daemon.process import run_agent
+    from molink_agent.page.server import page_served
 
     with StatusLine() as shown:
-        await run_agent(where, pair, membership, shown)
+        async with page_served(where):
+            await run_agent(where, pair, membership, shown)

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import subprocess
 import sys
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import cast
@@ -12,11 +14,9 @@ import click
 from molink.errors import UserError
 from molink.printable import printable_line
 from molink_agent.cli.options import data_dir_option, directory, joined_directory, json_option
-from molink_agent.limits.lend_room import lend_mistake
-from molink_agent.limits.limits import KEYS, UNSET, with_value
+from molink_agent.limits.limits import KEYS
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
-from molink_agent.probe.machine import read_machine
 from molink_agent.status_text import ShownStatus, status_lines
 
 LOG_LINES = 50
@@ -30,13 +30,14 @@ EXIT_FAILED = 1
 @json_option
 def status(data_dir: str | None, as_json: bool) -> None:
     """Say what this PC is doing, what is lent of it, and what it has given."""
-    from molink_agent.cli.report import given_until_now
+    from molink_agent.cli.report import given_until_now, model_layers
 
     answer = _ask(data_dir, command="status")
     ledger = given_until_now(directory(data_dir), connected=answer["connected"])
     night = ledger.last_night(datetime.now())
     answer["given"] = ledger.totals.model_dump() if ledger.totals is not None else None
     answer["last_night"] = night.model_dump(mode="json") if night is not None else None
+    answer["model_layers"] = model_layers(directory(data_dir))
     _show(answer, as_json=as_json)
 
 
@@ -94,34 +95,60 @@ class _LimitsCommand(click.Command):
     cls=_LimitsCommand,
     context_settings={"ignore_unknown_options": True},  # -1 is a wrong value, and told so.
 )
-@click.argument("key")
-@click.argument("value")
+@click.argument("key", required=False)
+@click.argument("value", required=False)
 @data_dir_option
-def set_limit(key: str, value: str, data_dir: str | None) -> None:
-    """Change a limit of what is lent; the value `none` takes it back.
+def set_limit(key: str | None, value: str | None, data_dir: str | None) -> None:
+    """Change a limit of what is lent; the value `none` takes it back. Without a KEY all limits are
+    shown, as they are.
 
     Upload, memory, hours and idle time hold at once; device, threads, direct and what is for the
     cache from the next ring on.
     """
-    file = LimitsFile(directory(data_dir))
-    machine = read_machine(directory(data_dir))
-    if mistake := lend_mistake(with_value(file.read(), key, value), machine):
-        raise UserError(f"molink agent set: {mistake}")
-    file.set(key, value)
-    runs = asyncio.run(agent_runs(directory(data_dir)))
-    shortage = _ask(data_dir, command="look").get("shortage") if runs else ""
-    when = "the agent knows" if runs else "it holds when the agent starts"
-    is_unset = value.strip().lower() in UNSET
-    done = f"{key} is taken back" if is_unset else f"{key} = {value} is saved"
-    click.echo(f"{done} in {file.path}; {when}")
-    if shortage:
-        click.echo(printable_line(f"nothing is lent now: {shortage}"))
+    from molink_agent.page.orders import change_limit
+
+    where = directory(data_dir)
+    if key is None:
+        _show_limits(where)
+        return
+    if value is None:
+        raise UserError(f"molink agent set {key} takes a value; `none` takes the limit back.")
+    for line in asyncio.run(change_limit(where, key, value)):
+        click.echo(printable_line(line))
+
+
+def _show_limits(where: Path) -> None:
+    from molink.terminal.tables import show_rows
+    from molink_agent.page.view import limit_views
+
+    limits = LimitsFile(where).read()
+    rows = [
+        {
+            "limit": one["name"],
+            "value": _typed(one["value"]),
+            "usually": _typed(one["usual"]),
+            "example": one["example"],
+        }
+        for one in limit_views(limits)
+    ]
+    show_rows(rows, as_json=False, nothing="")
+    click.echo("molink agent set --help says what each means.", err=True)
+
+
+def _typed(value: object) -> str:
+    """A limit's value as it is typed; a dash where there is no limit."""
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @click.command()
 @data_dir_option
-@click.option("--lines", default=LOG_LINES, show_default=True, help="Of its end.")
-def logs(data_dir: str | None, lines: int) -> None:
+@click.option("--lines", default=LOG_LINES, show_default=True, help="Lines of its end.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what it says from now on.")
+def logs(data_dir: str | None, lines: int, follow: bool) -> None:
     """Show the end of the agent's log."""
     from molink_agent.daemon.agent_log import LOG_FILE
 
@@ -132,6 +159,19 @@ def logs(data_dir: str | None, lines: int) -> None:
         raise UserError(f"There is no log at {path}: the agent has not run yet.") from None
     for line in text[-lines:]:
         click.echo(printable_line(line))
+    if follow:
+        _follow(path)
+
+
+def _follow(path: Path) -> None:
+    """Show what is added to a log, also after it was begun anew, until Ctrl-C."""
+    tail = subprocess.Popen(
+        ["tail", "-n", "0", "-F", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert tail.stdout is not None
+    with closing(tail.stdout) as lines:
+        for line in lines:
+            click.echo(printable_line(line.decode(errors="replace").rstrip("\n")))
 
 
 @click.command()

@@ -11,7 +11,7 @@ import click
 from molink.errors import UserError
 from molink.printable import printable_line
 from molink.terminal.amounts import duration_text
-from molink_agent.cli.options import data_dir_option, joined_directory, json_option
+from molink_agent.cli.options import data_dir_option, directory, joined_directory, json_option
 from molink_agent.status_text import given_text
 from molink_scheduler.units import MB
 
@@ -39,7 +39,11 @@ def report(nights: int, as_json: bool, data_dir: str | None) -> None:
 
     All figures are the coordinator's count.
     """
-    where = joined_directory(data_dir, "does it, or give --data-dir.")
+    from molink_agent.daemon.given import GIVEN_FILE
+
+    where = directory(data_dir)
+    if not (where / GIVEN_FILE).exists():  # What a PC gave outlives its membership.
+        where = joined_directory(data_dir, "does it, or give --data-dir.")
     ledger = given_until_now(where, connected=True)
     shown = ledger.nights[-nights:]
     if as_json:
@@ -47,7 +51,7 @@ def report(nights: int, as_json: bool, data_dir: str | None) -> None:
         totals = ledger.totals.model_dump() if ledger.totals is not None else None
         click.echo(json.dumps({"nights": entries, "since_joined": totals}))
         return
-    for line in _lines(ledger, shown):
+    for line in _lines(ledger, shown, model_layers(where)):
         click.echo(printable_line(line))
 
 
@@ -75,7 +79,19 @@ def given_until_now(data_dir: Path, *, connected: bool) -> "GivenLedger":
     return ledger.later(datetime.now(), ask_totals(membership))
 
 
-def _lines(ledger: "GivenLedger", shown: "Sequence[Night]") -> Iterator[str]:
+def model_layers(data_dir: Path) -> int | None:
+    """Layers of the cluster's model; None where the PC is no member, or was not told."""
+    from molink_agent.daemon.membership import load_membership
+
+    try:
+        membership = load_membership(data_dir)
+    except UserError:  # The agent itself says what is wrong with it.
+        return None
+    model = None if membership is None else membership.answer.model
+    return None if model is None else model.layers
+
+
+def _lines(ledger: "GivenLedger", shown: "Sequence[Night]", layers: int | None) -> Iterator[str]:
     if not shown:
         yield "This PC has given nothing yet: `molink agent status` says what it waits for."
         return
@@ -83,7 +99,7 @@ def _lines(ledger: "GivenLedger", shown: "Sequence[Night]") -> Iterator[str]:
     for night in shown:
         yield _row(night)
     if ledger.totals is not None:
-        yield f"Since it joined: {given_text(ledger.totals.model_dump())}"
+        yield f"Since it joined: {given_text(ledger.totals.model_dump(), layers)}"
 
 
 def _row(night: "Night") -> str:

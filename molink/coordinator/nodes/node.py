@@ -116,6 +116,18 @@ class Node:
         return "pause" if is_kept_out and wish == "serve" else wish
 
     @property
+    def kept_out_reason(self) -> str:
+        """Why it holds nothing now, by its operator's, its owner's or its own word; empty: only
+        because no ring needs it."""
+        if self.drained:
+            return "The operator has asked this PC to pause."
+        if self.quarantined:
+            return f"It is quarantined: {self.quarantined}"
+        if self.outdated:
+            return self.outdated
+        return self.wish.reason if self.wish is not None and self.wish.wish != "serve" else ""
+
+    @property
     def is_measured(self) -> bool:
         """Whether a plan can count on it."""
         profile = self.profile

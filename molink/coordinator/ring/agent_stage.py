@@ -7,7 +7,7 @@ a volunteer's PC or a local one of `molink serve`.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -349,6 +349,14 @@ class AgentStage:
             if fact.kind == "failed":
                 self.fail(str(error), fact.about if fact.about == self.next_id else "")
             raise error
+
+
+def why_not_needed(stages: Iterable[AgentStage]) -> str:
+    """Why a ring without a failure has ended: the first stage whose PC is not to serve, if any."""
+    for stage in stages:
+        if why := stage.node.kept_out_reason:
+            return f"{stage.name}: {why}"
+    return "it is not needed any more."
 
 
 def _failure(name: str, fact: StageFact) -> MolinkError:

@@ -12,6 +12,8 @@ from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.ring.agent_stage import AgentStage, NodeCommands
 from molink.coordinator.ring.stage_watch import LoadLimits
 
+TAKEN_OUT = "The operator has taken this PC out of its ring."
+
 
 @dataclass(frozen=True, slots=True)
 class Assigner:
@@ -68,5 +70,6 @@ class Assigner:
         assignment = node.assignment
         if epoch is not None and (assignment is None or assignment.epoch != epoch):
             return
-        stop = Assignment(revision=0, command=Stop(), reason="No ring needs it now.")
-        await self.commands.assign(node, stop)
+        # Of what its owner wants it knows more; and this is still true when it is resumed.
+        why = TAKEN_OUT if node.drained else "No ring needs it now."
+        await self.commands.assign(node, Assignment(revision=0, command=Stop(), reason=why))

@@ -18,7 +18,7 @@ from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.serving_ring import ServingRing
-from molink.coordinator.ring.agent_stage import AgentStage
+from molink.coordinator.ring.agent_stage import AgentStage, why_not_needed
 from molink.coordinator.ring.cache_use import CacheSources
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.lender_watch import on_grown_terms, watch_lenders
@@ -142,7 +142,7 @@ class RingSupervisor:
             self.error = StageError(f"It stopped on {type(error).__name__}.")
         finally:
             self.state = RingState.ENDED
-            self._note("ring_ended", f"has ended: {self.error or 'it is not needed any more.'}")
+            self._note("ring_ended", f"has ended: {self.error or why_not_needed(self.stages)}")
             self.keeper.drop(self.number)
             self.lenders.give_back(stage.node.node_id for stage in self.stages)
             self.service.not_expected(self.number)

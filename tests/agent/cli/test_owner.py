@@ -131,7 +131,11 @@ def test_the_service_is_described_in_words(home, monkeypatch):
 async def test_status_for_programs_has_what_was_given(home):
     result, asked = await with_agent(home, "status", "--json")
     assert asked == ["status"]
-    assert json.loads(result.output) == STATUS | {"given": None, "last_night": None}
+    assert json.loads(result.output) == STATUS | {
+        "given": None,
+        "last_night": None,
+        "model_layers": None,
+    }
 
 
 def test_status_says_what_is_lent_and_given():
@@ -150,6 +154,13 @@ def test_status_says_what_is_lent_and_given():
         "given:   12 min of serving, 12,345 tokens x layers, 1.2 MB sent",
         "         last night 2.0 h of serving, 12,345 tokens x layers, 1.2 MB sent",
     ]
+
+
+def test_what_was_given_is_said_in_words_where_the_model_is_known():
+    given = {"uptime_s": 720, "token_layers": 12_000, "bytes_sent": 0}
+    lines = list(status_lines(STATUS | {"given": given, "model_layers": 9}))
+    (line,) = [one for one in lines if one.startswith("given:")]
+    assert "a share of answers that comes to 1,000 words" in line
 
 
 def test_status_of_an_agent_that_has_just_started():

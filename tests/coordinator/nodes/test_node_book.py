@@ -63,6 +63,15 @@ def test_whose_owner_has_taken_it_out_has_left_and_is_not_lost():
     assert node.state is NodeState.LOST
 
 
+def test_a_node_says_who_keeps_it_out():
+    book, node = book_with(HERE, PROFILE)
+    assert node.kept_out_reason == ""
+    book.take("n", NodeWish(wish="pause", reason="Its owner plays."), 0.0)
+    assert node.kept_out_reason == "Its owner plays."
+    book.hold(node, is_held=True)
+    assert node.kept_out_reason == "The operator has asked this PC to pause."
+
+
 def test_nobody_is_lost_for_the_time_in_which_nobody_could_be_heard():
     book, node = book_with(HERE, PROFILE)
     book.excuse_silence(100.0)

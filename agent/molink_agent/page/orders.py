@@ -1,0 +1,40 @@
+"""What an owner orders, in the terminal or on the page: a limit changed, and the agent told."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+from molink.errors import UserError
+from molink_agent.limits.lend_room import lend_mistake
+from molink_agent.limits.limits import UNSET, with_value
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.local_socket import agent_runs, ask_agent
+from molink_agent.probe.machine import read_machine
+
+
+async def change_limit(data_dir: Path, key: str, value: str) -> list[str]:
+    """Change a limit of what is lent, `none` taking it back, and tell the agent if it runs; what
+    was done, in sentences.
+
+    Raises UserError for what is no limit or no value, and then nothing was changed.
+    """
+    await asyncio.to_thread(_set, data_dir, key, value)
+    runs = await agent_runs(data_dir)
+    answer = await ask_agent(data_dir, {"command": "look"}) if runs else {}
+    return list(_said(data_dir, key, value, runs, str(answer.get("shortage") or "")))
+
+
+def _set(data_dir: Path, key: str, value: str) -> None:
+    file = LimitsFile(data_dir)
+    if mistake := lend_mistake(with_value(file.read(), key, value), read_machine(data_dir)):
+        raise UserError(f"molink agent set: {mistake}")
+    file.set(key, value)
+
+
+def _said(data_dir: Path, key: str, value: str, runs: bool, shortage: str) -> Iterator[str]:
+    when = "the agent knows" if runs else "it holds when the agent starts"
+    is_unset = value.strip().lower() in UNSET
+    done = f"{key} is taken back" if is_unset else f"{key} = {value} is saved"
+    yield f"{done} in {LimitsFile(data_dir).path}; {when}"
+    if shortage:
+        yield f"nothing is lent now: {shortage}"
