@@ -99,7 +99,7 @@ async def _listen(runner: web.AppRunner, port: int) -> int:
 
 
 def page_app(data_dir: Path, token: str) -> web.Application:
-    """The page's application."""
+    """Application of the page over the agent in this data directory, for who has this token."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -37,7 +37,7 @@ LOOP_BUSY_S = 0.1
 REVISIONS_RESERVED = 1000
 """Revisions reserved at once; 2**63 are enough for a start every second."""
 
-REVISIONS_LOST_MAX = 1_000 * 1_000_000
+REVISIONS_LOST_MAX = 1_500_000_000
 """Most revisions given since a copy of this file was made: nodes heed none below their last. Names
 of links hold a revision in at most twelve digits."""
 
