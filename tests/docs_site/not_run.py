@@ -16,6 +16,9 @@ NOT_RUN = {
     r"docker .*": "Docker; tests/deploy/test_containerfile.py checks the file and its commands",
     r"kubectl .*": "Kubernetes; tests/deploy/test_kubernetes.py checks files and commands",
     r"molink agent service .*": "systemd; tests/agent/service runs it with a stand-in",
+    r"molink (service|logs) .*": "systemd; tests/cli/upkeep runs them with a stand-in",
+    r"molink restore cluster\.backup .*": "FOLDER is the reader's; tests/cli/upkeep restores one",
+    r"molink agent logs -f": "goes on until Ctrl-C; tests/agent/cli runs it",
     r"git (worktree|show) .*": "needs a checkout with an older commit",
     r"molink up MODEL --port 8000 --api-tls": "what is asked behind it speaks plain HTTP; "
     "tests/end_to_end/test_reverse_proxy.py tries TLS",

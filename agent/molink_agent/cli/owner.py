@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from contextlib import closing
@@ -165,9 +166,8 @@ def logs(data_dir: str | None, lines: int, follow: bool) -> None:
 
 def _follow(path: Path) -> None:
     """Show what is added to a log, also after it was begun anew, until Ctrl-C."""
-    tail = subprocess.Popen(
-        ["tail", "-n", "0", "-F", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    command = ["tail", "-n", "0", "-F", f"--pid={os.getpid()}", str(path)]
+    tail = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert tail.stdout is not None
     with closing(tail.stdout) as lines:
         for line in lines:

@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import selectors
+import subprocess
+import sys
+import time
 
 import pytest
 from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_agent.cli import main
+from molink_agent.daemon.agent_log import LOG_FILE
 from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.limits.limits import KEYS, OwnerLimits, plain_limits, with_value
 from molink_agent.local_socket import SOCKET_NAME, answering
@@ -194,3 +199,28 @@ def test_more_memory_to_lend_than_the_pc_has_is_refused_and_nothing_is_written(h
     assert not (home / "limits.toml").exists()
     run(home, "set", "lend_ram_gb", "0.5")
     assert "\nlend_ram_gb = 0.5\n" in (home / "limits.toml").read_text()
+
+
+def test_a_log_that_is_followed_goes_on(tmp_path):
+    log = tmp_path / LOG_FILE
+    log.write_text("first\n")
+    command = [sys.executable, "-m", "molink.cli.main", "agent", "logs", "-f", "--lines", "1"]
+    program = subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout.readline() == "first\n"
+        until = time.monotonic() + 30
+        shown = ""
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(program.stdout, selectors.EVENT_READ)
+            while not shown and time.monotonic() < until:  # Until it looks, what is added is old.
+                with log.open("a") as file:
+                    file.write("later \x1b[31m\n")
+                if waiting.select(0.5):
+                    shown = program.stdout.readline()
+        assert shown.startswith("later") and "\x1b" not in shown
+    finally:
+        program.terminate()
+        program.wait()
+        program.stdout.close()
