@@ -54,7 +54,8 @@ function Stop-WithSentence([string]$Sentence) {
 function Get-OutputOf([string]$Program, [string[]]$Arguments) {
     $ErrorActionPreference = 'Continue'
     $lines = & $Program @Arguments 2>$null
-    return ($lines -join "`n")
+    # The wsl.exe that came with Windows 10 writes UTF-16 whatever it is told.
+    return ($lines -join "`n").Replace("`0", '')
 }
 
 # ---- before there is a Linux -------------------------------------------------------------------
@@ -98,9 +99,12 @@ function Install-Distribution {
     Write-Host "Installing WSL2 with $Distribution. It asks for a user name and a password of your"
     Write-Host 'choice; when you see its prompt, type: exit'
     & wsl.exe --install -d $Distribution
-    if ((Get-Distributions) -notcontains $Distribution) {
-        Stop-WithSentence 'Restart Windows, then run this again: WSL is being set up.'
+    $code = $LASTEXITCODE
+    if ((Get-Distributions) -contains $Distribution) { return }
+    if ($code -ne 0) {
+        Stop-WithSentence "WSL could not install $Distribution (exit code $code): its own words stand above."
     }
+    Stop-WithSentence 'Restart Windows, then run this again: WSL is being set up.'
 }
 
 # ---- inside the Linux --------------------------------------------------------------------------
@@ -160,13 +164,43 @@ function Test-Task {
     return [bool](Get-ScheduledTask -TaskName $TaskName -ErrorAction SilentlyContinue)
 }
 
+# The account whose desktop this is: another one than ours where an administrator's password was
+# given for a user without such rights.
+function Get-LoggedOn {
+    return "$((Get-CimInstance -ClassName Win32_ComputerSystem).UserName)"
+}
+
+function Get-NvidiaDriver {
+    if (-not (Get-Command nvidia-smi.exe -ErrorAction SilentlyContinue)) { return '' }
+    $text = Get-OutputOf 'nvidia-smi.exe' @('--query-gpu=driver_version', '--format=csv,noheader')
+    if ($text -match '\d+\.\d+') { return $Matches[0] }
+    return ''
+}
+
+# Seconds until Windows sleeps while plugged in: the last but one number, as words are translated.
+function Get-SleepSeconds {
+    $text = Get-OutputOf 'powercfg.exe' @('/query', 'SCHEME_CURRENT', 'SUB_SLEEP', 'STANDBYIDLE')
+    $found = [regex]::Matches($text, '0x[0-9a-fA-F]{8}')
+    if ($found.Count -lt 2) { return 0 }
+    return [Convert]::ToInt32($found[$found.Count - 2].Value, 16)
+}
+
+function Get-FreeDisk {
+    $drive = (Split-Path -Qualifier $env:USERPROFILE).TrimEnd(':')
+    $free = (Get-CimInstance -ClassName Win32_LogicalDisk -Filter "DeviceID='${drive}:'").FreeSpace
+    return [math]::Floor($free / 1000000000)
+}
+
 function Get-Steps {
     $virtualisation = if (Test-Virtualisation) { 'on' } else { 'off' }
     $registered = if (Test-Task) { 'yes' } else { 'no' }
     $question = @('plan', '--build', "$(Get-WindowsBuild)", '--virtualisation', $virtualisation,
         '--wsl-version', (Get-WslVersion), '--distribution', $Distribution,
         '--distribution-wsl', (Get-DistributionWsl), '--wslconfig', (Get-WslConfigPath),
-        '--task-registered', $registered)
+        '--task-registered', $registered,
+        '--runs-as', [Security.Principal.WindowsIdentity]::GetCurrent().Name,
+        '--logged-on', (Get-LoggedOn), '--nvidia-driver', (Get-NvidiaDriver),
+        '--sleeps-after-s', "$(Get-SleepSeconds)", '--free-disk-gb', "$(Get-FreeDisk)")
     return (Get-FromLinux (Get-AskCommand $question) | ConvertFrom-Json).steps
 }
 
@@ -203,7 +237,7 @@ function Request-Inbound {
 function Install-Packages {
     $run = @('-d', $Distribution, '-u', 'root', '--exec', 'apt-get')
     & wsl.exe @run update
-    & wsl.exe @run install -y python3-venv
+    & wsl.exe @run install -y python3-venv python3-dev gcc
     if ($LASTEXITCODE -ne 0) { Stop-WithSentence "apt-get failed inside $Distribution." }
 }
 

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import shutil
 import sys
+import sysconfig
 from pathlib import Path, PurePosixPath
 
 from molink.errors import UserError
@@ -29,6 +30,11 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--distribution-wsl", type=int, choices=(1, 2), required=True)
     plan.add_argument("--wslconfig", type=Path, required=True)
     plan.add_argument("--task-registered", choices=("yes", "no"), required=True)
+    plan.add_argument("--runs-as", default="", help="account of this PowerShell")
+    plan.add_argument("--logged-on", default="", help="account whose desktop this is")
+    plan.add_argument("--nvidia-driver", help="its version; empty: none")
+    plan.add_argument("--sleeps-after-s", type=int, default=0, help="while plugged in; 0: never")
+    plan.add_argument("--free-disk-gb", type=int, help="of the drive of the profile")
     wslconfig = commands.add_parser("wslconfig", help="set mirrored networking in this file")
     wslconfig.add_argument("file", type=Path)
     wslconfig.add_argument("--remove", action="store_true", help="take back what was set")
@@ -60,15 +66,23 @@ def _plan(options: argparse.Namespace) -> str:
         python_complete=_python_is_complete(),
         has_apt=shutil.which("apt-get") is not None,
         task_registered=options.task_registered == "yes",
+        runs_as=options.runs_as,
+        logged_on=options.logged_on,
+        nvidia_driver=options.nvidia_driver,
+        sleeps_after_s=options.sleeps_after_s,
+        free_disk_gb=options.free_disk_gb,
     )
     steps = [{"do": step.do.value, "says": step.text} for step in plan_steps(facts)]
     return json.dumps({"steps": steps}) + "\n"
 
 
 def _python_is_complete() -> bool:
-    """Whether this Python, the distribution's own, can make the environment that MoLink needs."""
+    """Whether this Python, the distribution's own, can make the environment that MoLink needs, and
+    a compiler is there: kernels for cards are compiled where they run."""
     modules = all(importlib.util.find_spec(name) for name in ("venv", "ensurepip"))
-    return modules and sys.version_info >= PYTHON_MIN
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    compiles = shutil.which("gcc") is not None and header.exists()
+    return modules and compiles and sys.version_info >= PYTHON_MIN
 
 
 def _wslconfig(options: argparse.Namespace) -> str:

@@ -20,6 +20,10 @@ WSL_MIRRORED_MIN = (2, 0, 0)
 """The first WSL with mirrored networking outside of its previews."""
 
 
+DISK_GB_MIN = 20
+"""Room for WSL's Linux, torch with CUDA and the kernels that it compiles."""
+
+
 class Do(Enum):
     """Kind of step; each is a case of the `switch` in install.ps1."""
 
@@ -63,6 +67,16 @@ class WindowsFacts:
     """The distribution's Python can make virtual environments."""
     has_apt: bool
     task_registered: bool = False
+    runs_as: str = ""
+    """Account that runs the installer, as DOMAIN\\name."""
+    logged_on: str = ""
+    """Account whose desktop this is; empty: not known."""
+    nvidia_driver: str | None = None
+    """Version of NVIDIA's driver; empty: there is none; None: not known."""
+    sleeps_after_s: int = 0
+    """Seconds of idleness until Windows sleeps while plugged in; 0: never, or not known."""
+    free_disk_gb: int | None = None
+    """Free GB of the drive of the user's profile, where WSL keeps its disk; None: not known."""
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
@@ -84,6 +98,7 @@ def plan_steps(facts: WindowsFacts) -> tuple[InstallStep, ...]:
     if obstacle:
         return (InstallStep(Do.STOP, obstacle),)
     return (
+        *_notes(facts),
         *_wsl_steps(facts),
         *_network_steps(facts),
         *_package_steps(facts),
@@ -103,7 +118,35 @@ def _obstacle(facts: WindowsFacts) -> str:
             "Virtualisation is off: switch it on in the PC's firmware (often called VT-x, AMD-V or "
             "SVM), then run this again."
         )
+    if facts.logged_on and facts.runs_as.lower() != facts.logged_on.lower():
+        return (
+            f"This PowerShell runs as {facts.runs_as}, but {facts.logged_on} is logged on: WSL and "
+            "the agent would be that account's alone. Make yours an administrator for the time of "
+            "the installation, then open PowerShell as administrator and run this again."
+        )
     return ""
+
+
+def _notes(facts: WindowsFacts) -> list[InstallStep]:
+    """What keeps the PC from helping later, said before gigabytes are fetched."""
+    notes = []
+    if facts.nvidia_driver == "":
+        notes.append(
+            "There is no driver of NVIDIA's here: the CPU alone would be lent. For a card install "
+            "the driver for Windows (never one inside WSL), then run this again."
+        )
+    if facts.free_disk_gb is not None and facts.free_disk_gb < DISK_GB_MIN:
+        notes.append(
+            f"The drive has {facts.free_disk_gb} GB free: WSL and MoLink take some {DISK_GB_MIN} "
+            "GB, and the weights come on top."
+        )
+    if facts.sleeps_after_s:
+        minutes = max(1, facts.sleeps_after_s // 60)
+        notes.append(
+            f"Windows sleeps after {minutes} min without input, and lends nothing then: "
+            "powercfg /change standby-timeout-ac 0 keeps it awake while it is plugged in."
+        )
+    return [InstallStep(Do.NOTE, one) for one in notes]
 
 
 def _wsl_steps(facts: WindowsFacts) -> list[InstallStep]:
@@ -142,7 +185,7 @@ def _package_steps(facts: WindowsFacts) -> list[InstallStep]:
     if facts.python_complete:
         return []
     if facts.has_apt:
-        text = f"Installing Python's venv module inside {facts.distribution}."
+        text = f"Installing Python's venv module and a C compiler inside {facts.distribution}."
         return [InstallStep(Do.INSTALL_PACKAGES, text)]
     text = f"{facts.distribution} lacks a Python 3.11 with venv; the installer says how to get it."
     return [InstallStep(Do.NOTE, text)]

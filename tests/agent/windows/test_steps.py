@@ -30,6 +30,11 @@ FACTS = st.builds(
     python_complete=st.booleans(),
     has_apt=st.booleans(),
     task_registered=st.booleans(),
+    runs_as=st.sampled_from(("", "a", "b")),
+    logged_on=st.sampled_from(("", "a")),
+    nvidia_driver=st.sampled_from((None, "", "1.2")),
+    sleeps_after_s=st.integers(0, 9999),
+    free_disk_gb=st.none() | st.integers(0, 99),
 )
 
 
@@ -49,6 +54,34 @@ def test_a_fresh_windows_11_goes_all_the_way():
         Do.INSTALL_AGENT,
         Do.REGISTER_TASK,
     ]
+
+
+def test_another_account_than_the_one_logged_on_stops_with_the_reason():
+    trapped = replace(WINDOWS_11, runs_as=r"PC\Admin", logged_on=r"PC\Kim")
+    assert doings(trapped) == [Do.STOP]
+    assert r"PC\Kim" in says(trapped) and r"PC\Admin" in says(trapped)
+    for same in (replace(trapped, runs_as=r"pc\kim"), replace(trapped, logged_on="")):
+        assert doings(same) == doings(WINDOWS_11)
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"nvidia_driver": ""}, "the CPU alone would be lent"),
+        ({"free_disk_gb": 7}, "The drive has 7 GB free"),
+        ({"sleeps_after_s": 1800}, "sleeps after 30 min"),
+        ({"sleeps_after_s": 5}, "sleeps after 1 min"),
+    ],
+)
+def test_what_keeps_a_pc_from_helping_is_said_first(facts, sentence):
+    steps = plan_steps(replace(WINDOWS_11, **facts))
+    assert steps[0].do is Do.NOTE and sentence in steps[0].text
+    assert [step.do for step in steps[1:]] == doings(WINDOWS_11)
+
+
+def test_what_is_well_or_not_known_is_not_said():
+    well = {"nvidia_driver": "580.82", "free_disk_gb": 20, "sleeps_after_s": 0}
+    assert doings(replace(WINDOWS_11, **well)) == doings(WINDOWS_11)
 
 
 def test_a_second_run_repairs_the_agent_and_the_task_alone():
