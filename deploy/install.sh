@@ -382,6 +382,7 @@ install_all() {
     else
         install_with_venv
     fi
+    install_completion
     trap - EXIT
     remove_temporary
     [ "$with_coordinator" = no ] || : >"$root/with-coordinator"
@@ -470,6 +471,28 @@ install_with_pipx() {
     : >"$root/with-pipx"
 }
 
+# Words of the command line, completed by the Tab key in new shells: bash and fish read such files by
+# themselves. A system without them is no trouble.
+install_completion() {
+    has molink && command=molink || command=$link
+    for shell in bash fish; do
+        has "$shell" || continue
+        if _MOLINK_COMPLETE=${shell}_source "$command" >"$TMPDIR/completion" 2>/dev/null &&
+            [ -s "$TMPDIR/completion" ]; then
+            file=$(completion_file "$shell")
+            mkdir -p "$(dirname "$file")"
+            mv "$TMPDIR/completion" "$file"
+        fi
+    done
+}
+
+completion_file() {
+    case $1 in
+        bash) echo "$data/bash-completion/completions/molink" ;;
+        fish) echo "${XDG_CONFIG_HOME:-$HOME/.config}/fish/completions/molink.fish" ;;
+    esac
+}
+
 say_next() {
     command=molink
     has molink || command=$link
@@ -491,6 +514,7 @@ uninstall_all() {
     if is_our_link; then
         rm -f "$link"
     fi
+    rm -f "$(completion_file bash)" "$(completion_file fish)"
     rm -rf "$venv" "$root/with-pipx" "$root/with-coordinator"
     remove_temporary
     if [ -d "$root" ] && ! rmdir "$root" 2>/dev/null; then

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import settings_options
+from molink.cli.help.sections import SERVE as SECTIONS
+from molink.cli.options import model_argument, settings_options
 from molink.cli.watching import Watching, watch_options
 from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
+from molink.terminal.command_line import SectionedCommand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,8 +27,8 @@ NODES_DEFAULT = 3
 """The smallest ring with a stage that is neither head nor tail."""
 
 
-@click.command()
-@click.argument("model")
+@click.command(cls=SectionedCommand, sections=SECTIONS)
+@model_argument()
 @settings_options(ServeSettings)
 @watch_options
 def serve(nodes: int | None, watching: Watching, **options: Any) -> None:

@@ -94,6 +94,7 @@ def test_a_list_has_what_was_used(home):
 
 
 def test_revoking(tmp_path):
+    (tmp_path / "other").mkdir()
     elsewhere = ("--data-dir", str(tmp_path / "other"))
     run("create", "--name", "anna", *elsewhere)
     assert listed() == []
@@ -124,4 +125,6 @@ def test_a_folder_that_was_mistyped_is_not_made(tmp_path):
     words = ("key", "revoke", "anna", "--data-dir", str(elsewhere))
     with pytest.raises(UserError, match="nor any other"):
         CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
+    with pytest.raises(UserError, match=f"There is no cluster in {elsewhere}"):
+        run("create", "--data-dir", str(elsewhere))
     assert not elsewhere.exists()

@@ -120,7 +120,9 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
 
 @click.command()
 @data_dir_option
-@click.option("--lines", default=LOG_LINES, show_default=True, help="Of its end.")
+@click.option(
+    "--lines", default=LOG_LINES, show_default=True, help="Lines of its end that are shown."
+)
 def logs(data_dir: str | None, lines: int) -> None:
     """Show the end of the agent's log."""
     from molink_agent.daemon.agent_log import LOG_FILE
@@ -138,7 +140,7 @@ def logs(data_dir: str | None, lines: int) -> None:
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Of the agent to look at; without it the user's only one.",
+    help="Folder of the agent to look at; without it the user's only one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings for machines.")
 def doctor(data_dir: Path | None, as_json: bool) -> None:

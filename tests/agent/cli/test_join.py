@@ -29,6 +29,12 @@ def test_the_invite_is_read_from_a_pipe(tmp_path, arguments):
         )
 
 
+def test_no_invite_at_all_is_told_so(tmp_path):
+    with pytest.raises(UserError, match="No invite was given"):
+        words = ["join", "--data-dir", str(tmp_path)]
+        CliRunner().invoke(main, words, input="\n", catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     "program", [["/x/bin/molink"], ["-m", "molink.cli.main"], ["-X", "dev", "/x/bin/molink"]]
 )
