@@ -20,8 +20,8 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 
 OPTIONS = {
     "serve": (
-        "--model --host --port --link --nodes --roles --standby --no-shadow --layers --dtype --device "
-        "--threads --max-model-len --kv-tokens --kv-host-tokens --attention-device --kv "
+        "--model --host --port --link --nodes --roles --standby --no-shadow --layers --dtype "
+        "--device --threads --max-model-len --kv-tokens --kv-host-tokens --attention-device --kv "
         "--micro-batches "
         "--upload-mbps --wire "
         "--span-tokens --replay-log-gb --no-prefix-cache --drafter --draft-width-max --event-log "
@@ -53,8 +53,8 @@ OPTIONS = {
     "demo": "--chat --prompt --quiet --json",
     "import": "--out --weights --group --config --quiet --json",
     "plan": (
-        "--model --nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
-        "--json --key --kv --kv-host-tokens --lender-ms --weights --drafter --data-dir"
+        "--model --nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
+        "--rings --json --key --kv --kv-host-tokens --lender-ms --weights --drafter --data-dir"
     ),
     "generate": "--url --key --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",
@@ -66,8 +66,9 @@ OPTIONS = {
     "cell forget": "--url --key --data-dir",
     "chat": "--url --key --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
-        "--model --url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
-        "--quiet --warmup --json --trace --rate --duration-s --scale --sessions --profile --key "
+        "--model --url --concurrency --requests --input-tokens --output-tokens --seed "
+        "--temperature --quiet --warmup --json --trace --rate --duration-s --scale --sessions "
+        "--profile --key "
         "--ttft-target-s --tpot-target-ms --tbt-target-ms --tbt-percentile"
     ),
     "invite": "--expires --uses --name --url --data-dir",

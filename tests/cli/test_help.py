@@ -88,7 +88,7 @@ def test_each_option_stands_in_a_section(name):
     assert isinstance(command, SectionedCommand)
     shown = CliRunner().invoke(cli, [name, "--help"]).output
     rest = shown.partition("\nOptions:\n")[2].partition("Examples:")[0]
-    assert rest.split()[-6:] == "--help Show this message and exit.".split()
+    assert rest.split()[-6:] == ["--help", "Show", "this", "message", "and", "exit."]
     assert rest.count("--") == 1
 
 

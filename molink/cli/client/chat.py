@@ -61,7 +61,7 @@ def chat(url: str, key: str | None, system: str | None, **sampling: Any) -> None
     /help lists what else can be typed; /exit or Ctrl-D leaves; Ctrl-C stops the present answer.
     From a pipe, each line is a message.
     """
-    talk = Conversation((url, key), given(sampling), system, is_shown=sys.stdin.isatty())
+    talk = Talk((url, key), given(sampling), system, is_shown=sys.stdin.isatty())
     if talk.is_shown:
         click.echo(asyncio.run(_banner((url, key))), err=True)
     for message in _messages(talk.is_shown):
@@ -88,7 +88,7 @@ async def _banner(server: Server) -> str:
 
 
 @dataclass(slots=True)
-class Conversation:
+class Talk:
     """Messages so far, and what is typed to go on with them."""
 
     server: Server
@@ -154,7 +154,7 @@ class Conversation:
 
     def _answer(self, body: JsonObject) -> str:
         """Stream one answer; Ctrl-C keeps what has come until then."""
-        pieces, rate = list[str](), Rate()
+        pieces, rate = list[str](), AnswerRate()
         if self.is_shown:
             body = body | {"stream_options": {"include_usage": True}}
         wrap = WordWrap(shutil.get_terminal_size().columns)
@@ -196,7 +196,7 @@ class Conversation:
 
 
 @dataclass(slots=True)
-class Rate:
+class AnswerRate:
     """How quickly an answer came."""
 
     _asked_s: float = field(default_factory=time.monotonic)

@@ -130,9 +130,7 @@ def plan(
     from molink.checkpoint.quantized.quality import quality_lines
 
     quality, room = list[str](), list[str]()
-    if model is None and nodes_path is None:
-        url = url or os.environ.get(URL_VARIABLE)
-    _check_asked(model, nodes_path, url, rings_max)
+    url = _checked_url(model, nodes_path, url, rings_max)
     if url is not None:
         name, found = asyncio.run(_ask_coordinator(url, key, split, data_dir))
     else:
@@ -206,16 +204,20 @@ def _show(
         print_line(Console(), line)
 
 
-def _check_asked(
+def _checked_url(
     model: str | None, nodes_path: Path | None, url: str | None, rings_max: int | None
-) -> None:
-    """Raise UserError where what is asked for does not fit together."""
+) -> str | None:
+    """The coordinator that is asked, if one is. Raises UserError where what is asked for does not
+    fit together."""
     if rings_max is not None and rings_max < 1:
         raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
     if url is not None and (model is not None or nodes_path is not None):
         raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
+    if model is None and nodes_path is None:
+        url = url or os.environ.get(URL_VARIABLE)
     if url is None and (model is None or nodes_path is None):
         raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
+    return url
 
 
 def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "PlannedModel":
