@@ -38,7 +38,8 @@ STYLE = """
 text { font: 16px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
 .quiet { fill: #59636e } .pc { fill: #ddf4ee; stroke: #0b7a66; stroke-width: 2 }
 .off { fill: #ffe2dd; stroke: #c4321f; stroke-width: 2; stroke-dasharray: 6 4 }
-.bad { fill: #b42318 } .back { fill: #ffffff } .line { stroke: #0b7a66; stroke-width: 2; fill: none }
+.bad { fill: #b42318 } .back { fill: #ffffff }
+.line { stroke: #0b7a66; stroke-width: 2; fill: none }
 @media (prefers-color-scheme: dark) {
   text { fill: #f0f6fc } .quiet { fill: #9198a1 } .back { fill: #0d1117 }
   .pc { fill: #10362f; stroke: #3ecfb2 } .off { fill: #481c18; stroke: #ff8a78 }
@@ -50,8 +51,8 @@ text { font: 16px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f232
 # -- the recording --------------------------------------------------------------------------------
 
 
-async def record(path: Path) -> None:
-    """Write the events of one answer during which a stage is killed, a JSON object a line."""
+async def record() -> list[dict[str, Any]]:
+    """The events of one answer during which a stage is killed, by their times."""
     command = (sys.executable, "-m", "molink.cli.main", "serve", "demo", "--port", "0")
     server = await asyncio.create_subprocess_exec(
         *command, "--nodes", str(STAGES), "--link", LINK, stdout=asyncio.subprocess.PIPE
@@ -59,11 +60,10 @@ async def record(path: Path) -> None:
     assert server.stdout is not None
     try:
         url = (await server.stdout.readline()).decode().split()[-1]
-        lines = await _answer(url)
+        return await _answer(url)
     finally:
         server.send_signal(signal.SIGINT)
         await server.wait()
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 
 
 async def _answer(url: str) -> list[dict[str, Any]]:
@@ -192,7 +192,9 @@ def main() -> None:
     """Record, or draw what was recorded."""
     what, source, *target = sys.argv[1:]
     if what == "record":
-        asyncio.run(record(Path(source)))
+        lines = asyncio.run(record())
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        Path(source).write_text(text, encoding="utf-8")
         return
     lines = [json.loads(line) for line in Path(source).read_text(encoding="utf-8").splitlines()]
     Path(target[0]).write_text(draw(lines), encoding="utf-8")
