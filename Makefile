@@ -13,7 +13,7 @@ TORCH_INDEX ?=
 # Compiled modules are kept: the tests start hundreds of processes of ours.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: venv test lint types contracts tests sweeps pages docs papers models families formats real clients gpu fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests sweeps pages docs papers models families formats real clients gpu fuzz lock sbom release demo clean
 
 venv: $(STAMP)
 
@@ -106,6 +106,10 @@ sbom: venv
 	mkdir -p dist
 	cat molink/*.lock | $(BIN)/python -W ignore -m cyclonedx_py \
 		requirements --pyproject pyproject.toml --output-format JSON --output-file dist/sbom.cdx.json -
+
+# Wheels, source, installer, checksums and a signature, in dist/release: make release RELEASE_KEY=FILE
+release: venv
+	$(BIN)/python -m tools.release --out dist/release $(RELEASE_KEY:%=--key %)
 
 demo: $(if $(wildcard $(STAMP)),venv,$(RUNS))
 	$(BIN)/molink demo

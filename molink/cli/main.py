@@ -49,6 +49,7 @@ MODULES = {
     "molink.cli.relay": ("relay",),
     "molink.cli.serve": ("serve",),
     "molink.cli.up": ("up",),
+    "molink.cli.upgrade": ("upgrade",),
 }
 """Where our own commands are; each has its own name there, `import` one more underscore."""
 

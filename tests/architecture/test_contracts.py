@@ -34,6 +34,7 @@ OPTIONS = {
         "--generation-config"
     ),
     "status": "--url --key --data-dir --json",
+    "upgrade": "--check",
     "up": (
         "--model --host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "

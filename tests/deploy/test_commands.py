@@ -49,6 +49,7 @@ EXPECTED = {
     "node remove": set(),
     "plan": {"--json", "--kv", "--nodes", "--url"},
     "relay": {"--port", "--secret-file"},
+    "upgrade": {"--check"},
     "up": {
         "--host",
         "--port",

@@ -52,6 +52,7 @@ EXAMPLES: Examples = {
         "molink serve Qwen/Qwen2.5-0.5B-Instruct --port 8080",
     ),
     "status": ("molink status", f"molink status --url {_SERVER} --json"),
+    "upgrade": ("molink upgrade", "molink upgrade --check"),
     "up": ("molink up demo", "molink up Qwen/Qwen2.5-7B-Instruct --public-host home.example"),
 }
 """By the words of the command."""

@@ -30,6 +30,7 @@ WORDS = {
     "keys": "`molink key list` shows the keys, `molink key create` makes one.",
     "invites": "`molink invite list` shows the invites, `molink invite` makes one.",
     "logs": "A server's log is what it writes on standard error; an agent's: `molink agent logs`.",
+    "update": "`molink upgrade` installs the newest release.",
     "top": "`molink dashboard` shows the cluster live.",
     "version": "`molink --version` says it.",
     "help": "`molink --help` lists the commands, `molink COMMAND --help` explains one.",
