@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from molink.config.groups import ApiSettings, ModelSettings
     from molink.coordinator.cluster import Cluster
 
+WHERE = """\
+A chat, in a browser: {url}/
+For clients of OpenAI: {url}/v1
+All of it, live: molink dashboard --url {url}"""
+"""What a person does next."""
+
 NODES_DEFAULT = 3
 """The smallest ring with a stage that is neither head nor tail."""
 
@@ -115,6 +121,8 @@ async def _serve(settings: ServeSettings, watching: Watching) -> None:
         stack.push_async_callback(runner.cleanup)
         shown = watching.status_line()
         scheme = "http" if tls is None else "https"
-        shown.result(f"ready {scheme}://{settings.host}:{runner.addresses[0][1]}")
+        url = f"{scheme}://{settings.host}:{runner.addresses[0][1]}"
+        shown.result(f"ready {url}")
+        shown.hint(WHERE.format(url=url))
         shown.hint(access.rules)
         await show_news(cluster.news, shown, after_start=not watching.is_json)

@@ -8,6 +8,7 @@ import click
 
 from molink.cli.help.sections import UP as SECTIONS
 from molink.cli.options import model_argument, settings_options
+from molink.cli.serve import WHERE
 from molink.cli.watching import Watching, watch_options
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
@@ -182,6 +183,7 @@ def _announce(registry: "Registry", settings: UpSettings, port: int, shown: "Sta
         shown.hint(f"No new invite: {error}")
         return
     shown.result(f"molink agent join {invite.text}")
+    shown.hint(WHERE.format(url=settings.api_url(port)))
     shown.hint(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
 
 
