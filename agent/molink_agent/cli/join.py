@@ -12,6 +12,7 @@ import click
 from molink.errors import UserError
 from molink_agent.cli.options import data_dir_option, directory
 from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.local_socket import agent_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +90,11 @@ def join(
     os.environ.pop("MOLINK_INVITE", None)  # No probe and no stage inherits it.
     where = directory(data_dir)
     parsed = Invite.parse(_typed() if invite == FROM_INPUT else invite)
+    if then_run and asyncio.run(agent_runs(where)):
+        raise UserError(
+            f"An agent runs from {where} already: `molink agent status` shows it. End it before "
+            "this PC joins anew."
+        )
     AgentOptions(data_port, listen, map_ports).save(where)
     _keep_limits(where, limits, relay_only=relay_only)
     _check_cards(where)
