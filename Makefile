@@ -1,22 +1,34 @@
 # One command per intent. Every target sets up what it needs; a fresh machine wants Python 3.11+, gcc and make.
-PYTHON ?= python3
+PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DEVICE ?= cuda:0
 STAMP := $(VENV)/.installed
+RUNS := $(VENV)/.runs
+NEW_PYTHON = $$(sh deploy/find_python.sh "$(firstword $(MAKECMDGOALS) venv)" $(PYTHON))
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Where torch is taken from, if not from the usual index: one without CUDA is a tenth as large.
+TORCH_INDEX ?=
 
 # Compiled modules are kept: the tests start hundreds of processes of ours.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: venv test lint types contracts tests sweeps pages docs papers models families formats real clients gpu fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests sweeps pages docs papers models families formats real clients gpu fuzz lock sbom release demo clean
 
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml sim/pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e ".[test,bench,docs,dashboard,import]" -e ./sim
+	@python=$(NEW_PYTHON) && "$$python" -m venv $(VENV)
+	$(PIP) $(TORCH_INDEX:%=--index-url %) "torch==2.13.0"
+	$(PIP) -e ".[test,bench,docs,dashboard,import]" -e ./sim
+	touch $@
+
+# What runs, and nothing that tests, measures or writes documents.
+$(RUNS): pyproject.toml constraints.txt
+	@python=$(NEW_PYTHON) && "$$python" -m venv $(VENV)
+	@echo "Installing what MoLink runs with into $(VENV): a minute or two."
+	$(PIP) $(TORCH_INDEX:%=--index-url %) "torch==2.13.0"
+	$(PIP) -e .
 	touch $@
 
 test: lint types contracts tests
@@ -95,7 +107,11 @@ sbom: venv
 	cat molink/*.lock | $(BIN)/python -W ignore -m cyclonedx_py \
 		requirements --pyproject pyproject.toml --output-format JSON --output-file dist/sbom.cdx.json -
 
-demo: venv
+# Wheels, source, installer, checksums and a signature, in dist/release: make release RELEASE_KEY=FILE
+release: venv
+	$(BIN)/python -m tools.release --out dist/release $(RELEASE_KEY:%=--key %)
+
+demo: $(if $(wildcard $(STAMP)),venv,$(RUNS))
 	$(BIN)/molink demo
 
 clean:

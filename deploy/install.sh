@@ -24,15 +24,21 @@ CAPABILITY_CUDA_12_MAX=90
 # Of the oldest and the newest that torch's build for CUDA 12.6 has code for (RTX 50 have 120).
 INDEX_CPU=https://download.pytorch.org/whl/cpu
 INDEX_CUDA_12=https://download.pytorch.org/whl/cu126
+RELEASE_KEY=
+# Public key of OpenSSH that signs releases; while it is empty, --release-key names one.
 EXIT_MISSING=2
 
 usage() {
     cat <<END
-Usage: install.sh [--check | --uninstall [--purge]] [--from PATH_OR_WHEEL] [--python PYTHON]
-                  [--torch auto|cpu|cuda] [--torch-index URL] [--pipx] [--coordinator]
+Usage: install.sh [--check | --upgrade | --uninstall [--purge]] [--from PATH_OR_WHEEL_OR_RELEASE]
+                  [--release-key FILE] [--python PYTHON] [--torch auto|cpu|cuda]
+                  [--torch-index URL] [--pipx] [--coordinator]
 
   --check        say what is missing, change nothing (exit 0: all there, 2: something is missing)
-  --from         what to install: a checkout or a wheel; without it the checkout of this script
+  --from         what to install: a checkout, a wheel, or the folder or URL of a release; without
+                 it the checkout of this script
+  --release-key  file with the public key (ssh-ed25519 ...) that has signed the release
+  --upgrade      the newest release from where the last one came; with --check only say which
   --python       the Python to use; without it the first on PATH that is new enough
   --torch        which build of torch; auto takes CUDA where an NVIDIA driver runs
   --torch-index  take torch from this package index
@@ -287,14 +293,96 @@ check_source() {
     if [ -z "$source" ] && [ -n "$here" ] && is_checkout "$here"; then
         source=$here
     fi
+    release=
+    if [ -n "$source" ] && [ -f "$source/SHA256SUMS" ]; then
+        release=file://$(cd "$source" && pwd)
+    fi
+    case $source in
+        http://* | https://* | file://*) release=${source%/} ;;
+    esac
     if [ -z "$source" ]; then
-        missing "something to install: say --from CHECKOUT or --from WHEEL"
+        missing "something to install: say --from CHECKOUT, --from WHEEL or --from RELEASE"
+    elif [ -n "$release" ]; then
+        [ -z "$python" ] || check_release
     elif is_checkout "$source" || { [ -f "$source" ] && [ "${source%.whl}" != "$source" ]; }; then
         ok "installs from $source"
         [ "$with_coordinator" = no ] || check_simulator
     else
         missing "something to install at $source: --from takes a checkout of MoLink or a wheel"
     fi
+}
+
+# Sets version and wheel of the release, whose list of checksums its key must have signed.
+check_release() {
+    if [ -n "$release_key_wanted" ] && [ -f "$release_key_wanted" ]; then
+        RELEASE_KEY=$(sed -n '/^ssh-\|^ecdsa-\|^sk-/{p;q;}' "$release_key_wanted")
+    fi
+    if [ -z "$RELEASE_KEY" ]; then
+        missing "the key that signs releases: --release-key FILE, which holds a line ssh-ed25519 ..."
+        return
+    fi
+    if ! has ssh-keygen; then
+        missing "ssh-keygen, which checks signatures: sudo apt install openssh-client, or alike"
+        return
+    fi
+    listed=$(mktemp -d)
+    trap 'rm -rf "$listed"' EXIT
+    if ! { fetch SHA256SUMS "$listed" && fetch SHA256SUMS.sig "$listed"; }; then
+        missing "a release at $release: SHA256SUMS and SHA256SUMS.sig cannot be fetched from there"
+        return
+    fi
+    printf 'molink %s\n' "$RELEASE_KEY" >"$listed/signers"
+    if ! ssh-keygen -q -Y verify -f "$listed/signers" -I molink -n molink-release \
+        -s "$listed/SHA256SUMS.sig" <"$listed/SHA256SUMS" >/dev/null 2>&1; then
+        missing "a good signature at $release: nothing that comes from there is to be trusted"
+        return
+    fi
+    sums=$(cat "$listed/SHA256SUMS")
+    wheel=$(printf '%s\n' "$sums" | sed -n 's/^[0-9a-f]\{64\}  \(molink-[0-9][^/ ]*\.whl\)$/\1/p')
+    version=$(printf '%s' "$wheel" | sed 's/^molink-\([^-]*\)-.*/\1/')
+    ok "release $version at $release, signed"
+}
+
+fetch() {
+    "$python" -c 'import shutil, sys, urllib.request
+with urllib.request.urlopen(sys.argv[1], timeout=60) as answer, open(sys.argv[2], "wb") as file:
+    shutil.copyfileobj(answer, file)' "$release/$1" "$2/$1" 2>/dev/null
+}
+
+# Fetches what is installed of a release, and compares it with its signed checksum.
+fetch_release() {
+    simulator=$(printf '%s\n' "$sums" | sed -n 's/^[0-9a-f]\{64\}  \(molink_sim-[^/ ]*\.whl\)$/\1/p')
+    for name in "$wheel" "$simulator" install.sh; do
+        fetch "$name" "$TMPDIR" || fail "$name cannot be fetched from $release; nothing was changed."
+        printf '%s\n' "$sums" | "$python" -c 'import hashlib, pathlib, sys
+path = pathlib.Path(sys.argv[1])
+line = f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
+sys.exit(line not in sys.stdin.read().splitlines())' "$TMPDIR/$name" ||
+            fail "$name from $release is not what was signed; nothing was changed."
+    done
+    source=$TMPDIR/$wheel
+    simulator=$TMPDIR/$simulator
+}
+
+# What molink upgrade needs.
+remember_release() {
+    [ -n "$release" ] || return 0
+    printf '%s\n%s\n' "$release" "$version" >"$root/release"
+    printf '%s\n' "$RELEASE_KEY" >"$root/release-key"
+    cat "$TMPDIR/install.sh" >"$root/install.sh"
+}
+
+# Whether the release is newer than what is installed; older ones are refused.
+is_newer() {
+    installed=$(sed -n 2p "$root/release")
+    if [ "$installed" = "$version" ]; then
+        ok "$version is installed already, the newest at $release"
+        return 1
+    fi
+    "$python" -c 'import re, sys
+old, new = (tuple(map(int, re.findall(r"\d+", one.split("+")[0]))) for one in sys.argv[1:])
+sys.exit(new < old)' "$installed" "$version" ||
+        fail "the release at $release is $version, older than $installed; nothing was changed."
 }
 
 # Sets simulator to what is installed for --coordinator: a part of the checkout, or a wheel.
@@ -372,16 +460,20 @@ check_all() {
 
 install_all() {
     mkdir -p "$root" "$(dirname "$link")"
-    trap 'say_unfinished; remove_temporary' EXIT
+    trap remove_temporary EXIT
     trap 'exit 130' INT TERM
     # /tmp often lies in memory and cannot hold what pip unpacks.
     TMPDIR=$(mktemp -d "$root/tmp.XXXXXX")
     export TMPDIR
+    [ -z "$release" ] || fetch_release
+    trap 'say_unfinished; remove_temporary' EXIT
     if [ "$with_pipx" = yes ]; then
         install_with_pipx
     else
         install_with_venv
     fi
+    install_completion
+    remember_release
     trap - EXIT
     remove_temporary
     [ "$with_coordinator" = no ] || : >"$root/with-coordinator"
@@ -394,6 +486,7 @@ say_unfinished() {
 
 remove_temporary() {
     rm -rf "$root"/tmp.??????
+    [ -z "${listed:-}" ] || rm -rf "$listed"
 }
 
 install_with_venv() {
@@ -470,6 +563,28 @@ install_with_pipx() {
     : >"$root/with-pipx"
 }
 
+# Words of the command line, completed by the Tab key in new shells: bash and fish read such files by
+# themselves. A system without them is no trouble.
+install_completion() {
+    has molink && command=molink || command=$link
+    for shell in bash fish; do
+        has "$shell" || continue
+        if _MOLINK_COMPLETE=${shell}_source "$command" >"$TMPDIR/completion" 2>/dev/null &&
+            [ -s "$TMPDIR/completion" ]; then
+            file=$(completion_file "$shell")
+            mkdir -p "$(dirname "$file")"
+            mv "$TMPDIR/completion" "$file"
+        fi
+    done
+}
+
+completion_file() {
+    case $1 in
+        bash) echo "$data/bash-completion/completions/molink" ;;
+        fish) echo "${XDG_CONFIG_HOME:-$HOME/.config}/fish/completions/molink.fish" ;;
+    esac
+}
+
 say_next() {
     command=molink
     has molink || command=$link
@@ -491,6 +606,8 @@ uninstall_all() {
     if is_our_link; then
         rm -f "$link"
     fi
+    rm -f "$(completion_file bash)" "$(completion_file fish)"
+    rm -f "$root/release" "$root/release-key" "$root/install.sh"
     rm -rf "$venv" "$root/with-pipx" "$root/with-coordinator"
     remove_temporary
     if [ -d "$root" ] && ! rmdir "$root" 2>/dev/null; then
@@ -527,16 +644,18 @@ remove_or_keep() {
 # --- the command line --------------------------------------------------------------------------
 
 action=install purge=no with_pipx=no with_coordinator=no python_wanted='' source_wanted=''
-torch_wanted=auto torch_index_wanted=''
+torch_wanted=auto torch_index_wanted='' release_key_wanted='' upgrading=no
 
 while [ $# -gt 0 ]; do
     case $1 in
-        --from | --python | --torch | --torch-index)
+        --from | --python | --torch | --torch-index | --release-key)
             [ $# -ge 2 ] || fail "$1 needs a value (install.sh --help shows which)."
             ;;
     esac
     case $1 in
         --check) action=check ;;
+        --upgrade) upgrading=yes ;;
+        --release-key) release_key_wanted=$2 && shift ;;
         --uninstall) action=uninstall ;;
         --purge) purge=yes ;;
         --pipx) with_pipx=yes ;;
@@ -565,13 +684,22 @@ venv=$root/venv
 link=$HOME/.local/bin/molink
 [ ! -f "$root/with-coordinator" ] || with_coordinator=yes
 
+if [ "$upgrading" = yes ]; then
+    [ -f "$root/release" ] || fail "no release is installed: --from URL takes one first."
+    source_wanted=$(sed -n 1p "$root/release")
+    release_key_wanted=$root/release-key
+    [ ! -f "$root/with-pipx" ] || with_pipx=yes
+fi
+
 case $action in
     check)
         check_all
+        [ "$upgrading" = no ] || ! is_newer || note "$version can be installed: molink upgrade"
         ok "nothing is missing"
         ;;
     install)
         check_all
+        [ "$upgrading" = no ] || is_newer || exit 0
         install_all
         ;;
     uninstall) uninstall_all ;;

@@ -6,6 +6,7 @@ and in the stages that it starts, whose records a program reads from the same st
 
 import json
 import logging
+import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -54,9 +55,23 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(said, default=str)
 
 
+class _StandardErrorHandler(logging.StreamHandler[TextIO]):
+    """Handler that writes on what standard error is now: a status line puts itself in its place, so
+    that lines stand above it and are not glued to it."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        """Nothing is kept."""
+
+
 def set_up_logs(log_format: str, stream: TextIO) -> None:
     """Have all loggers of this process write there in this format."""
-    handler = logging.StreamHandler(stream)
+    is_standard = stream is sys.stderr
+    handler = _StandardErrorHandler() if is_standard else logging.StreamHandler(stream)
     handler.addFilter(_RequestId())
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _LineFormatter())
     root = logging.getLogger()

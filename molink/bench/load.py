@@ -5,6 +5,7 @@ answered), or with `--trace` an open one: requests come when the trace says, how
 being answered. With `--sessions` agents' sessions are replayed (`molink.bench.sessions`).
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -139,7 +140,7 @@ async def run_load(
     """Run the load and report on it, where there are targets with its goodput.
 
     `key` is of the server's API, if it wants one. `planned` is called with the number of requests,
-    `done` with each one's record when it ends.
+    `done` with each one's record when it ends. Cancelled (Ctrl-C), it reports on what has ended.
     """
     ended: list[RequestRecord] = []
 
@@ -147,7 +148,12 @@ async def run_load(
         ended.append(record)
         done(record)
 
-    found = await _run(settings, has_ended, planned, key)
+    try:
+        found = await _run(settings, has_ended, planned, key)
+    except asyncio.CancelledError:
+        if not ended:
+            raise
+        found = report(ended) | {"settings": asdict(settings), "interrupted": True}
     if targets.are_set:
         found["goodput"] = goodput_of(ended, targets, found["wall_s"])
     return found

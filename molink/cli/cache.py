@@ -4,8 +4,7 @@ import asyncio
 
 import click
 
-from molink.cli.client import url_option
-from molink.cli.options import key_option
+from molink.cli.options import key_option, url_option
 from molink.errors import UserError
 from molink.terminal.command_line import SentenceGroup
 from molink.terminal.tables import data_dir_option

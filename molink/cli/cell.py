@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from molink.cli.client import url_option
-from molink.cli.options import key_option
+from molink.cli.options import key_option, url_option
 from molink.errors import UserError
 from molink.json_object import JsonObject
 from molink.report.cell import CellPairReport, CellPcReport, CellReport

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.client import url_option
 from molink.cli.extras import check_extra
-from molink.cli.options import key_option
+from molink.cli.options import key_option, url_option
 from molink.errors import UserError
 from molink.quick_imports import quick_imports
 from molink.terminal.tables import data_dir_option

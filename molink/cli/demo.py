@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from molink.errors import UserError
 from molink.report.plain import to_plain
 from molink.terminal.command_line import quiet_option, shown_option
 from molink.terminal.tables import json_option
+from molink.terminal.word_wrap import WordWrap
 
 if TYPE_CHECKING:
     from molink.config.settings import ServeSettings
@@ -71,13 +73,16 @@ async def _demo(settings: "ServeSettings", talk: Talk, *, quiet: bool) -> None:
 async def _one_answer(service: "GenerationService", prompt: str, *, as_json: bool) -> None:
     """Stream one answer and print how quick the ring was; or print both as one object."""
     tell = _untold if as_json else partial(print, end="", flush=True)
-    tell(f"\nYou: {prompt}\nModel: ")
+    wrap = WordWrap(shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+    tell(f"\nYou: {prompt}\n")
+    tell(wrap.wrapped("Model: ") if wrap else "Model: ")
     arrivals, answer = [], ""
     started = time.monotonic()
     async for event in service.generate(_request(service.card, prompt)):
         arrivals += [time.monotonic()] * len(event.token_ids)
         answer += event.text
-        tell(event.text)
+        tell(wrap.wrapped(event.text) if wrap else event.text)
+    tell(wrap.rest() if wrap else "")
     speed = _speed(started, arrivals)
     tell(f"\n\n{_speed_line(speed)}\n")
     await asyncio.sleep(HEALTH_WITHIN_S)

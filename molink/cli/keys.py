@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -68,7 +69,8 @@ def key() -> None:
     "--priority",
     type=int,
     default=0,
-    help="Of its requests that do not say one, and the best they may say; lower goes first.",
+    help="Priority of its requests that do not say one, and the best they may say; lower goes "
+    "first.",
 )
 @data_dir_option
 def create_key(
@@ -83,6 +85,8 @@ def create_key(
 ) -> None:
     """Print a new key, once."""
     expires_s = None if expires is None else duration_s("--expires", expires)
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise UserError(f"There is no cluster in {data_dir}: run molink up first, or check it.")
     with _store(data_dir) as store:
         made, secret = store.create(
             time.time(),

@@ -17,6 +17,7 @@ import click
 
 from molink.errors import UserError
 from molink.printable import printable_line
+from molink.terminal.amounts import layers_text
 from molink.terminal.command_line import SentenceGroup, shown_option
 from molink.terminal.tables import (
     DATA_FOLDER,
@@ -213,7 +214,7 @@ def _node_row(node: Mapping[str, Any]) -> Row:
     layers = node["layers"]
     shown = {
         "state": "removed" if node["removed"] else node["state"],
-        "layers": f"{layers[0]}-{layers[1]}" if layers else None,
+        "layers": layers_text(layers) if layers else None,
     }
     names = ("id", "name", "state", "layers", "device", "version", "joined", "pc", "invite")
     return {name: shown.get(name, node[name]) for name in (*names, "reason")}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, replace
+from functools import wraps
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
@@ -9,6 +10,7 @@ from typing import Any, get_args
 import click
 
 from molink.config.setting import AUTO_OR_COUNT, Setting, settings_in
+from molink.errors import UserError
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
@@ -31,12 +33,49 @@ OF_A_RING = (
 """Settings that describe a ring, in the order of help, which has them last: they stand in several
 groups."""
 
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+URL_VARIABLE = "MOLINK_URL"
+"""Environment variable with the server that commands ask."""
+
+url_option = click.option(
+    "--url",
+    envvar=URL_VARIABLE,
+    default=DEFAULT_URL,
+    show_default=True,
+    help=f"Address of the server; it may stand in the environment, as {URL_VARIABLE}.",
+)
+
 key_option = click.option(
     "--key",
     envvar="MOLINK_API_KEY",
     metavar="KEY",
-    help="Of the server, if it wants one; better in the environment, as MOLINK_API_KEY.",
+    help="Key for the server, if it wants one; better in the environment, as MOLINK_API_KEY.",
 )
+
+
+def model_argument(*, required: bool = True) -> Option:
+    """Adder of MODEL, which may also be given as other programs take it, by -m or --model."""
+
+    def add(command: Command) -> Command:
+        @wraps(command)
+        def run(model: str | None, by_option: str | None, **options: Any) -> Any:
+            if model is not None and by_option is not None:
+                raise UserError(
+                    "MODEL is given twice, as an argument and by --model: once will do."
+                )
+            chosen = by_option if model is None else model
+            if chosen is None and required:
+                raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
+            return command(model=chosen, **options)
+
+        named = click.option(
+            "-m", "--model", "by_option", metavar="MODEL", help="MODEL, given as an option."
+        )(run)
+        shown = "MODEL" if required else "[MODEL]"
+        return click.argument("model", required=False, metavar=shown)(named)
+
+    return add
 
 
 def settings_options(group: type) -> Option:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import settings_options
+from molink.cli.help.sections import SERVE as SECTIONS
+from molink.cli.options import model_argument, settings_options
 from molink.cli.watching import Watching, watch_options
 from molink.config.setting import settings_of
 from molink.config.settings import ServeSettings
+from molink.terminal.command_line import SectionedCommand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +23,18 @@ if TYPE_CHECKING:
     from molink.config.groups import ApiSettings, ModelSettings
     from molink.coordinator.cluster import Cluster
 
+WHERE = """\
+A chat, in a browser: {url}/
+For clients of OpenAI: {url}/v1
+All of it, live: molink dashboard --url {url}"""
+"""What a person does next."""
+
 NODES_DEFAULT = 3
 """The smallest ring with a stage that is neither head nor tail."""
 
 
-@click.command()
-@click.argument("model")
+@click.command(cls=SectionedCommand, sections=SECTIONS)
+@model_argument()
 @settings_options(ServeSettings)
 @watch_options
 def serve(nodes: int | None, watching: Watching, **options: Any) -> None:
@@ -113,6 +121,8 @@ async def _serve(settings: ServeSettings, watching: Watching) -> None:
         stack.push_async_callback(runner.cleanup)
         shown = watching.status_line()
         scheme = "http" if tls is None else "https"
-        shown.result(f"ready {scheme}://{settings.host}:{runner.addresses[0][1]}")
+        url = f"{scheme}://{settings.host}:{runner.addresses[0][1]}"
+        shown.result(f"ready {url}")
+        shown.hint(WHERE.format(url=url))
         shown.hint(access.rules)
         await show_news(cluster.news, shown, after_start=not watching.is_json)

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import settings_options
+from molink.cli.help.sections import UP as SECTIONS
+from molink.cli.options import model_argument, settings_options
+from molink.cli.serve import WHERE
 from molink.cli.watching import Watching, watch_options
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
+from molink.terminal.command_line import SectionedCommand
 
 if TYPE_CHECKING:
     from molink.api.access import Access
@@ -32,8 +35,8 @@ has joined stays a member.
 """
 
 
-@click.command()
-@click.argument("model")
+@click.command(cls=SectionedCommand, sections=SECTIONS)
+@model_argument()
 @settings_options(UpSettings)
 @watch_options
 def up(data_dir: str | None, public_host: str, watching: Watching, **options: Any) -> None:
@@ -180,6 +183,7 @@ def _announce(registry: "Registry", settings: UpSettings, port: int, shown: "Sta
         shown.hint(f"No new invite: {error}")
         return
     shown.result(f"molink agent join {invite.text}")
+    shown.hint(WHERE.format(url=settings.api_url(port)))
     shown.hint(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
 
 

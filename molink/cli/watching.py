@@ -56,7 +56,7 @@ class Watching:
     log_format: str = setting(
         "--log-format",
         "text",
-        "Of what is said on standard error: lines for people, or a JSON object a line.",
+        "Format of what is said on standard error: lines for people, or a JSON object a line.",
         choices=LOG_FORMATS,
     )
     otlp: str | None = setting(

@@ -49,8 +49,10 @@ class RefusedError(UserError):
 
 
 def server_url(url: str) -> str:
-    """`url` with a scheme and no slash at its end; UserError when it is none."""
+    """`url` with a scheme, no slash at its end and without `/v1`, which OpenAI's clients want;
+    UserError when it is none."""
     whole = (url if "://" in url else f"http://{url}").rstrip("/")
+    whole = whole.removesuffix("/v1").rstrip("/")
     try:
         parts = urlsplit(whole)
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)

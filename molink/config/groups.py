@@ -85,7 +85,7 @@ class ApiSettings:
         "",
         "PEM: the certificate that users are shown, and those of its authorities.",
     )
-    api_tls_key: str = setting("--api-tls-key FILE", "", "PEM: its private key.")
+    api_tls_key: str = setting("--api-tls-key FILE", "", "PEM: the private key of --api-tls-cert.")
     allowed_hosts: tuple[str, ...] = setting(
         "--allowed-host NAME",
         (),
@@ -193,7 +193,7 @@ class ModelSettings:
     reasoning_parser: str = setting(
         "--reasoning-parser",
         AUTO,
-        "How it writes what it thinks before it answers.",
+        "How the model writes what it thinks before it answers.",
         choices=REASONING_PARSERS,
     )
     dtype: str = setting(
@@ -326,10 +326,16 @@ class GoalSettings:
         "--context-tokens", None, "KV that a plan keeps for each user.", within=(16, TOKENS_MAX)
     )
     prompt_tokens: int | None = setting(
-        "--prompt-tokens", None, "Of the request that is planned for.", within=(0, TOKENS_MAX)
+        "--prompt-tokens",
+        None,
+        "Prompt of the request that is planned for.",
+        within=(0, TOKENS_MAX),
     )
     answer_tokens: int | None = setting(
-        "--answer-tokens", None, "Of its answer.", within=(1, TOKENS_MAX)
+        "--answer-tokens",
+        None,
+        "Answer of the request that is planned for.",
+        within=(1, TOKENS_MAX),
     )
     split: str = setting(
         "--split",

@@ -1,4 +1,8 @@
-"""Layer split over the stages: an even one, or the operator's own (`--layers 0-4,4-8,8-12`)."""
+"""Layer split over the stages: an even one, or the operator's own (`--layers 0-3,4-7,8-11`).
+
+People count the last layer in, as everything that is shown to them does; ranges that each begin
+with the number at which the one before ends (`0-4,4-8,8-12`), as scripts have them, are taken too.
+"""
 
 from itertools import accumulate, pairwise
 
@@ -40,12 +44,16 @@ def check_layers(text: str, node_count: int) -> list[LayerRange]:
         raise UserError(
             f"--layers names {len(ranges)} ranges for {node_count} nodes: give one each."
         )
+    if len(ranges) > 1 and all(after == last + 1 for (_, last), (after, _) in pairwise(ranges)):
+        ranges = [(start, last + 1) for start, last in ranges]
     expected = 0
     for start, end in ranges:
+        if start >= end:
+            raise _no_range(f"{start}-{end}")
         if start != expected:
             kind = "overlap" if start < expected else "leave a gap"
             raise UserError(
-                f"--layers {kind} at {start}-{end}: the range must start at layer {expected}."
+                f"--layers {kind} before layer {start}: that range must start at layer {expected}."
             )
         expected = end
     return ranges
@@ -57,11 +65,13 @@ def parse_layers(
     """The ranges of `--layers`; they must cover every layer once, in order, one range a node, and
     part none that stay together."""
     ranges = check_layers(text, node_count)
-    _, end = ranges[-1]
+    start, end = ranges[-1]
+    if len(ranges) == 1 and end == layer_count - 1:  # One alone does not tell how it counts.
+        ranges, end = [(start, layer_count)], layer_count
     if end != layer_count:
         raise UserError(
-            f"--layers end at layer {end}, the model has {layer_count}: "
-            f"the last range must end at {layer_count}."
+            f"--layers end at layer {end - 1}, the model has {layer_count}: "
+            f"the last range must end at {layer_count - 1}."
         )
     check_cuts("the model", layer_count, together, ranges)
     return ranges
@@ -69,8 +79,10 @@ def parse_layers(
 
 def _parse_range(part: str) -> LayerRange:
     start, dash, end = part.strip().partition("-")
-    if not (dash and start.isdecimal() and end.isdecimal() and int(start) < int(end)):
-        raise UserError(
-            f"--layers takes ranges like 0-4,4-8,8-12 (end not included), got {part.strip()!r}."
-        )
+    if not (dash and start.isdecimal() and end.isdecimal() and int(start) <= int(end)):
+        raise _no_range(part.strip())
     return int(start), int(end)
+
+
+def _no_range(part: str) -> UserError:
+    return UserError(f"--layers takes ranges like 0-3,4-7,8-11, got {part!r}.")

@@ -47,7 +47,7 @@ class ServeSettings:
     """A local ring and its API. Raises UserError for values out of range."""
 
     host: str = setting("--host", "127.0.0.1", "Where the API listens.")
-    port: int = setting("--port", 8000, "0 takes a free one.", within=PORTS)
+    port: int = setting("--port", 8000, "Port of the API; 0 takes a free one.", within=PORTS)
     link: LinkSchedule | None = setting(
         "--link MBPS:MS|FILE",
         None,
@@ -79,19 +79,19 @@ class ServeSettings:
         typed=Typed(str, roles_of, _written_roles),
     )
     layers: str | None = setting(
-        "--layers A-B,B-C,...",
+        "--layers A-B,C-D,...",
         None,
-        "Layers of each stage, ends not included; without it they are split evenly.",
+        "Layers of each stage, as 0-3,4-8; without it they are split evenly.",
     )
-    device: str = setting("--device", "auto", "auto, cpu or cuda:N, for every stage.")
+    device: str = setting("--device", "auto", "Where every stage computes: auto, cpu or cuda:N.")
     threads: int = setting(
         "--threads", 1, "Compute threads of each stage.", within=(1, THREADS_MAX)
     )
     attention_device: str = setting(
         "--attention-device",
         "",
-        "host or cuda:N: each stage's KV lies and is attended to there, in another process than "
-        "its weights, which then is replaced without a row lost. The weights lie on the CPU.",
+        "Where KV lies and is attended to, host or cuda:N: in another process than each stage's "
+        "weights, which then is replaced without a row lost. The weights lie on the CPU.",
     )
     kv_tokens: int | None = setting(
         "--kv-tokens",
@@ -149,7 +149,7 @@ class UpSettings:
     """A coordinator without stages of its own. Raises UserError for values out of range."""
 
     host: str = setting("--host", "0.0.0.0", "Where everything listens.")
-    port: int = setting("--port", 8000, "Of the API; 0 takes a free one.", within=PORTS)
+    port: int = setting("--port", 8000, "Port of the API; 0 takes a free one.", within=PORTS)
     public_host: str = setting(
         "--public-host NAME",
         "",
@@ -162,15 +162,19 @@ class UpSettings:
         "which other users cannot read); without it one in the coordinator's process.",
         envvar="MOLINK_BROKER",
     )
-    broker_port: int = setting("--broker-port", 8001, "0 takes a free one.", within=PORTS)
-    relay_port: int = setting("--relay-port", 8002, "0 takes a free one.", within=PORTS)
+    broker_port: int = setting(
+        "--broker-port", 8001, "Port of the broker; 0 takes a free one.", within=PORTS
+    )
+    relay_port: int = setting(
+        "--relay-port", 8002, "Port of the relay; 0 takes a free one.", within=PORTS
+    )
     relay: str = setting(
         "--relay HOST:PORT",
         "",
-        "Of a `molink relay` elsewhere, as nodes reach it; without it one runs here.",
+        "Address of a `molink relay` elsewhere, as nodes reach it; without it one runs here.",
     )
     relay_secret_file: str = setting(
-        "--relay-secret-file FILE", "", "The secret that it was started with."
+        "--relay-secret-file FILE", "", "The secret that the relay at --relay was started with."
     )
     agents_port: int = setting(
         "--agents-port",
@@ -186,9 +190,9 @@ class UpSettings:
         "",
         "PEM: what agents are shown; without it a certificate of the coordinator's own.",
     )
-    tls_key: str = setting("--tls-key FILE", "", "PEM: its private key.")
+    tls_key: str = setting("--tls-key FILE", "", "PEM: the private key of --tls-cert.")
     tls_ca: str = setting(
-        "--tls-ca FILE", "", "PEM: who signed it, where not every system trusts them."
+        "--tls-ca FILE", "", "PEM: who signed --tls-cert, where not every system trusts them."
     )
     min_nodes: int = setting(
         "--min-nodes",
@@ -201,7 +205,7 @@ class UpSettings:
     audit_share: float = setting(
         "--audit-share",
         0.0,
-        "Of the requests, 0 to 1, that another ring computes again, to find PCs that lie.",
+        "Share of the requests, 0 to 1, that another ring computes again, to find PCs that lie.",
         within=(0.0, 1.0),
     )
     weights_mbps: float | None = setting(
@@ -213,7 +217,7 @@ class UpSettings:
     data_dir: Path = setting(
         "--data-dir FOLDER",
         REQUIRED,
-        "Keys, invites, nodes; without it $XDG_DATA_HOME/molink.",
+        "Folder of keys, invites and nodes; without it $XDG_DATA_HOME/molink.",
         typed=Typed(str),
     )
     api: ApiSettings = field(default_factory=ApiSettings)

@@ -1,5 +1,6 @@
 """Amounts in words for people: how long, how much of how much, how fast. Pure."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from molink_scheduler.units import GB, MB
@@ -47,3 +48,9 @@ def _done_text(done: float, total: float | None, unit: Unit) -> str:
         of = "" if total is None else f" of {total / scale:,.1f}"
         return f"{done / scale:,.1f}{of} {name}"
     return f"{done:,.0f}" + ("" if total is None else f" of {total:,.0f}")
+
+
+def layers_text(layers: Sequence[int]) -> str:
+    """Layers `[first, behind the last]` as people count them, with the last: `0-8` of nine."""
+    first, end = layers
+    return f"{first}-{end - 1}"

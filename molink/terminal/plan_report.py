@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from molink.terminal.amounts import layers_text
 from molink_scheduler.placement import Forecast, Plan
 from molink_scheduler.units import GIB, gib_text
 
@@ -34,7 +35,7 @@ def _table(ring: Forecast, title: str) -> Table:
     for place, stage in enumerate(ring.stages):
         table.add_row(
             stage.name,
-            f"{stage.layers[0]}-{stage.layers[1]}",
+            layers_text(stage.layers),
             gib_text(stage.weights_bytes),
             f"{stage.used_bytes / GIB:.1f}/{stage.memory_bytes / GIB:.1f}",
             f"{stage.kv_tokens:,}" + (f"/{stage.state_slots or '-'}" if has_states else ""),

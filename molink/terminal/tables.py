@@ -40,15 +40,15 @@ def duration_s(option: str, text: str) -> float:
     return seconds
 
 
-def local_time(unix_s: float) -> str:
-    """Time in this PC's zone, to the minute, with the zone's offset."""
-    return datetime.fromtimestamp(unix_s).astimezone().isoformat(" ", "minutes")
+def local_time(unix_s: float) -> datetime:
+    """Time in this PC's zone, for a cell: to the minute for people, ISO 8601 for programs."""
+    return datetime.fromtimestamp(unix_s).astimezone()
 
 
 def show_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
     """A table, or a list of objects for programs."""
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps(rows, indent=2, default=_iso_time))
         return
     if not rows:
         click.echo(nothing)
@@ -60,5 +60,11 @@ def show_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
+def _iso_time(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")
+
+
 def _cell(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "minutes")
     return "-" if value in (None, "") else printable_line(str(value))

@@ -20,8 +20,8 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 
 OPTIONS = {
     "serve": (
-        "--host --port --link --nodes --roles --standby --no-shadow --layers --dtype --device "
-        "--threads --max-model-len --kv-tokens --kv-host-tokens --attention-device --kv "
+        "--model --host --port --link --nodes --roles --standby --no-shadow --layers --dtype "
+        "--device --threads --max-model-len --kv-tokens --kv-host-tokens --attention-device --kv "
         "--micro-batches "
         "--upload-mbps --wire "
         "--span-tokens --replay-log-gb --no-prefix-cache --drafter --draft-width-max --event-log "
@@ -33,8 +33,10 @@ OPTIONS = {
         "--tbt-target-ms --tbt-percentile --served-model-name "
         "--generation-config"
     ),
+    "status": "--url --key --data-dir --json",
+    "upgrade": "--check",
     "up": (
-        "--host --port --public-host --broker --broker-port --relay-port --relay "
+        "--model --host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--audit-share --weights-mbps --data-dir --dtype --kv-host-tokens --kv "
@@ -52,8 +54,8 @@ OPTIONS = {
     "demo": "--chat --prompt --quiet --json",
     "import": "--out --weights --group --config --quiet --json",
     "plan": (
-        "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
-        "--json --key --kv --kv-host-tokens --lender-ms --weights --drafter --data-dir"
+        "--model --nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
+        "--rings --json --key --kv --kv-host-tokens --lender-ms --weights --drafter --data-dir"
     ),
     "generate": "--url --key --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",
@@ -65,8 +67,9 @@ OPTIONS = {
     "cell forget": "--url --key --data-dir",
     "chat": "--url --key --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
-        "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
-        "--quiet --warmup --json --trace --rate --duration-s --scale --sessions --profile --key "
+        "--model --url --concurrency --requests --input-tokens --output-tokens --seed "
+        "--temperature --quiet --warmup --json --trace --rate --duration-s --scale --sessions "
+        "--profile --key "
         "--ttft-target-s --tpot-target-ms --tbt-target-ms --tbt-percentile"
     ),
     "invite": "--expires --uses --name --url --data-dir",

@@ -15,7 +15,7 @@ MAKERS = {"setting", "option", "shown_option"}
 """Functions whose first argument is an option."""
 
 OTHER_MEANING = {
-    "molink/cli/client.py": {  # What a load counts as good.
+    "molink/cli/client/bench.py": {  # What a load counts as good.
         *("--ttft-target-s", "--tpot-target-ms", "--tbt-target-ms", "--tbt-percentile"),
     },
     "molink/cli/relay.py": {"--host", "--port"},  # Where a relay listens.

@@ -1,5 +1,6 @@
 """`molink bench` without and with --trace, against a running server."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 
 from molink.bench.load import LoadSettings, TraceSettings, run_load
 from molink.bench.runner import PlannedRequest, RequestPlan, run_plan
-from molink.cli.client import bench
+from molink.cli.client.bench import bench
 from molink.errors import UserError
 from molink_scheduler.routing.admission import Targets
 
@@ -132,6 +133,22 @@ async def test_nothing_that_fits_is_said(url, trace):
     trace.write_text("start_s,input_tokens,output_tokens\n0,100,50\n")
     with pytest.raises(UserError, match=r"length of 120 .* lower --scale"):
         await run_load(TraceSettings(url, str(trace), 1.0))
+
+
+async def test_a_load_that_is_stopped_reports_what_had_ended(settings, service):
+    ended = asyncio.Event()
+
+    def done(record):
+        service.holds = True
+        ended.set()
+
+    many = replace(settings, requests=50, concurrency=1)
+    load = asyncio.create_task(run_load(many, done))
+    await ended.wait()
+    load.cancel()
+    found = await load
+    assert found["interrupted"] and 1 <= found["finished"] < 50
+    assert found["settings"]["requests"] == 50
 
 
 def test_the_command_reports_a_trace(url, tmp_path):

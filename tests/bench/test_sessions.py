@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from molink.bench.load import run_load
 from molink.bench.runner import RequestRecord
 from molink.bench.sessions import SessionSettings, TurnRecord, sessions_report
-from molink.cli.client import bench
+from molink.cli.client.bench import bench
 from molink.errors import UserError
 
 TURNS = [{"new_tokens": 6, "answer_tokens": 3}, {"new_tokens": 4, "answer_tokens": 2}]

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from molink.bench import software_times, stage_profile, stages_together
 from molink.bench.stage_profile import decode_grid, prefill_grid
-from molink.cli.client import bench
+from molink.cli.client.bench import bench
 from molink.engine.step import step_timing
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass

@@ -18,7 +18,7 @@ CHAT = """
 import fcntl, signal, termios
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C typed on this terminal is to be a signal
-from molink.cli.client import chat
+from molink.cli.client.chat import chat
 chat()
 """
 
@@ -74,6 +74,7 @@ class Terminal:
 @pytest.fixture
 def terminal(url):
     terminal = Terminal(url)
+    terminal.wait_for(f"tiny at {url}. /help lists")
     terminal.wait_for("> ")
     yield terminal
     terminal.close()
@@ -101,6 +102,12 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(terminal, service):
     asked = service.requests[1].prompt_token_ids
     prompt = "[user]hello[assistant]0 [user]again"
     assert asked == tuple(ord(char) % 100 for char in prompt)
+
+
+def test_an_answer_ends_with_its_rate(terminal):
+    terminal.type("hello\n")
+    terminal.wait_for("3 tokens, ")
+    terminal.wait_for(" tokens/s, the first after ")
 
 
 def test_ctrl_c_at_the_prompt_only_says_how_to_leave(terminal):

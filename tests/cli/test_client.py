@@ -1,11 +1,15 @@
 """`molink generate`, `chat` and `bench` against a running server."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
-from molink.cli.client import bench, chat, generate
+from molink.cli.client.bench import bench
+from molink.cli.client.chat import chat
+from molink.cli.client.generate import generate
+from molink.cli.client.status import status
 from molink.errors import UserError
 
 
@@ -70,6 +74,51 @@ def test_chat_can_start_over(url, service):
     run(chat, "--url", url, "--max-tokens", 1, input="a\n/new\na\n")
     first, second = service.requests
     assert first.prompt_token_ids == second.prompt_token_ids
+
+
+@pytest.mark.parametrize("message", ["/set temperature 0", "/nothing"])
+def test_a_word_that_chat_does_not_know_is_never_sent(url, service, message):
+    with pytest.raises(UserError, match="/help lists what there is"):
+        run(chat, "--url", url, input=f"{message}\n")
+    assert service.requests == []
+
+
+def test_chat_takes_several_lines_and_asks_again(url, service, tmp_path):
+    saved = tmp_path / "talk.json"
+    typed = f'/?\n/system be\n"""/one\ntwo"""\n/retry\n/save {saved}\n/bye\nmore\n'
+    out = run(chat, "--url", url, "--max-tokens", 1, input=typed)
+    assert "/retry" in out
+    first, second = (request.prompt_token_ids for request in service.requests)
+    assert first == second == tuple(ord(char) % 100 for char in "[system]be[user]/one\ntwo")
+    roles = [(one["role"], one["content"]) for one in json.loads(saved.read_text())["messages"]]
+    assert roles == [("system", "be"), ("user", "/one\ntwo"), ("assistant", "0 ")]
+    with pytest.raises(UserError, match="cannot be written"):
+        run(chat, "--url", url, input=f"/save {saved}\n")
+
+
+def test_a_path_is_a_message_of_its_own(url, service):
+    run(chat, "--url", url, "--max-tokens", 1, input="/etc/hosts\n")
+    assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("tail", ["/v1", "/v1/", "/"])
+def test_the_server_may_come_from_the_environment_as_openais_clients_have_it(
+    url, service, tail, monkeypatch
+):
+    monkeypatch.setenv("MOLINK_URL", url + tail)
+    assert run(generate, "hi", "--max-tokens", 1) == "0 \n"
+    assert run(status, "--json")
+
+
+def test_status_says_what_is_served(url, service, monkeypatch):
+    told = json.loads(run(status, "--url", url, "--json"))
+    assert (told["url"], told["unready_reason"], told["running"]) == (url, None, 0)
+    out = run(status, "--url", url)
+    assert out.startswith(f"{told['model']} at {url}. It serves.\nRequests: 0 running, 0 waiting.")
+    report = replace(service.cluster(), unready_reason="Stage 2 is loading.")
+    monkeypatch.setattr(service, "cluster", lambda: report)
+    result = CliRunner().invoke(status, ["--url", url])
+    assert result.exit_code == 1 and "Stage 2 is loading." in result.output
 
 
 def test_bench_prints_a_table_and_writes_json(url, tmp_path):

@@ -113,6 +113,7 @@ def test_usage_of_each_day_as_a_table_as_json_and_as_csv(home):
 
 
 def test_revoking(tmp_path):
+    (tmp_path / "other").mkdir()
     elsewhere = ("--data-dir", str(tmp_path / "other"))
     run("create", "--name", "anna", *elsewhere)
     assert listed() == []
@@ -143,4 +144,6 @@ def test_a_folder_that_was_mistyped_is_not_made(tmp_path):
     words = ("key", "revoke", "anna", "--data-dir", str(elsewhere))
     with pytest.raises(UserError, match="nor any other"):
         CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
+    with pytest.raises(UserError, match=f"There is no cluster in {elsewhere}"):
+        run("create", "--data-dir", str(elsewhere))
     assert not elsewhere.exists()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from molink.cli.client import chat
+from molink.cli.client.chat import chat
 from molink.serving.service import GenerationRequest
 from molink.serving.token_events import TokenEvent
 from tests.scripted_server import CARD, CountingService, WordTokenizer

@@ -66,12 +66,26 @@ def test_layers_as_typed():
 
 
 @pytest.mark.parametrize(
+    ("text", "nodes", "ranges"),
+    [
+        ("0-3, 4-8,9-11", 3, [(0, 4), (4, 9), (9, 12)]),
+        ("0-0,1-11", 2, [(0, 1), (1, 12)]),
+        ("0-11", 1, [(0, 12)]),
+        ("0-12", 1, [(0, 12)]),
+    ],
+)
+def test_layers_as_people_count_them(text, nodes, ranges):
+    assert parse_layers(text, 12, nodes) == ranges
+
+
+@pytest.mark.parametrize(
     "text, says",
     [
-        ("0-4,5-12", "gap"),
+        ("0-4,6-12", "gap"),
+        ("0-4,5-12", "end at 11"),
         ("0-5,4-12", "overlap"),
-        ("0-4,4-8", "end at 12"),
-        ("0-4,4-13", "end at 12"),
+        ("0-4,4-8", "end at 11"),
+        ("0-4,4-13", "end at 11"),
         ("0-12", "2 nodes"),
         ("0-4,4-8,8-12", "2 nodes"),
         ("0-4,4-4", "4-4"),
@@ -118,7 +132,7 @@ def test_settings_out_of_range_are_refused(options):
 
 @pytest.mark.parametrize(
     "layers, says",
-    [("abc", "ranges like"), ("0-4", "1 ranges for 2 nodes"), ("0-4,5-9", "gap"), ("", "ranges")],
+    [("abc", "ranges like"), ("0-4", "1 ranges for 2 nodes"), ("0-4,6-9", "gap"), ("", "ranges")],
 )
 def test_malformed_layers_are_refused_before_the_model_is_opened(layers, says):
     with pytest.raises(UserError, match=says):

@@ -66,6 +66,7 @@ EXPECTED = {
     "service install": set(),
     "service remove": set(),
     "service status": set(),
+    "upgrade": {"--check"},
     "up": {
         "--host",
         "--port",

@@ -8,6 +8,8 @@ import re
 NOT_RUN = {
     r"make test": "this suite itself",
     r"make gpu( DEVICE=cuda:1)?": "a graphics card; tests/experiments/cards runs it in small",
+    r"sh install\.sh --from .*|molink upgrade": "HOST is the reader's; "
+    "tests/deploy/test_release.py installs and upgrades from a release of its own",
     r"make fuzz": "hours; tests/fuzz runs it with fewer",
     r"sh deploy/install\.sh( --torch cpu| --uninstall --purge)?": "downloads gigabytes; "
     "tests/deploy/test_install.py runs the script with small wheels",

@@ -228,7 +228,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(tools, tiny_llama, tmp_path):
     save_file(weights, torn / "model.safetensors", metadata={"format": "pt"})
     wrong_options = [
         (("--nodes", "7"), "6 layers"),
-        (("--nodes", "2", "--layers", "0-3,4-6"), "gap"),
+        (("--nodes", "2", "--layers", "0-2,4-6"), "gap"),
         (("--nodes", "2", "--layers", "0-4,3-6"), "overlap"),
         (("--nodes", "0"), "--nodes"),
         (("--link", "fast"), "--link"),

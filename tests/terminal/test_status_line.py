@@ -2,12 +2,16 @@
 
 import asyncio
 import io
+import logging
+import re
+import sys
 
 import pytest
 from rich.console import Console
 
 from molink.cli.cluster_status import show_news
 from molink.coordinator.reports.cluster_news import ClusterNews
+from molink.logs import set_up_logs
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
@@ -17,6 +21,15 @@ from molink.terminal.status_line import StatusLine
 from tests.nasty_text import OBEYED
 
 NASTY = "\x1b]0;owned\x1b\\ \x1b[2J \x9b2J attic\u202e [red]is[/red] here\r\nnow"
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    text = property(io.StringIO.getvalue)
+
+    def isatty(self):
+        return True
 
 
 class Gone(io.StringIO):
@@ -133,3 +146,15 @@ async def test_the_terminal_tells_what_the_ledger_tells(monkeypatch):
             await asyncio.sleep(0)
     lines = [line.split(" ", 1)[1] for line in written.getvalue().splitlines()]
     assert lines == ["anna is\N{REPLACEMENT CHARACTER}[2J gone"]
+
+
+def test_a_log_line_stands_above_the_status_line(monkeypatch):
+    """Not behind its last word, on the same line."""
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    set_up_logs("text", sys.stderr)
+    with StatusLine(Console(file=screen, force_terminal=True, width=60)) as shown:
+        shown.status("Starting: some seconds.")
+        logging.getLogger("molink").warning("the broker runs as root")
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", one) for one in re.split("[\r\n]", screen.text)]
+    assert "the broker runs as root" in lines

@@ -3,8 +3,9 @@ runs."""
 
 import click
 
-from molink.terminal.command_line import SentenceGroup
+from molink.terminal.command_line import SentenceGroup, with_examples
 from molink_agent.cli import owner
+from molink_agent.cli.examples import EXAMPLES
 from molink_agent.cli.join import join, run
 from molink_agent.cli.page import page
 from molink_agent.cli.report import report
@@ -33,4 +34,4 @@ for command in (
     owner.doctor,
     service,
 ):
-    main.add_command(command)
+    main.add_command(with_examples(command, f"agent {command.name}", EXAMPLES))

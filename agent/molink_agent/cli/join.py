@@ -12,6 +12,7 @@ import click
 from molink.errors import UserError
 from molink_agent.cli.options import data_dir_option, directory
 from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.local_socket import agent_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,22 +42,27 @@ OWN_DIRECTORY = "Give --data-dir {data_dir} to each of these commands, too."
 @click.command()
 @click.argument("invite", envvar="MOLINK_INVITE", default=FROM_INPUT)
 @data_dir_option
-@click.option("--name", help="What the operator sees; without it this PC's host name.")
+@click.option("--name", help="Name that the operator sees; without it this PC's host name.")
 @click.option(
-    "--device", help="auto, or which: cuda:1, cuda:0,cpu, cpu,cpu (two stages on the CPU)."
+    "--device",
+    help="Devices that are lent: auto, cuda:1, cuda:0,cpu, cpu,cpu (two stages on the CPU).",
 )
-@click.option("--memory-gb", help="Main memory of stages on the CPU, at most.")
-@click.option("--threads", help="Threads of stages on the CPU.")
-@click.option("--upload-mbps", help="Upload, at most.")
+@click.option("--memory-gb", help="Most main memory that stages on the CPU take, in GB.")
+@click.option("--threads", help="Threads that stages on the CPU compute with.")
+@click.option("--upload-mbps", help="Most upload that is used, in Mbps.")
 @click.option("--relay-only", is_flag=True, help="Let nobody connect straight to this PC.")
-@click.option("--listen", default="0.0.0.0", show_default=True, help="Where neighbours connect.")
+@click.option(
+    "--listen", default="0.0.0.0", show_default=True, help="Address at which neighbours connect."
+)
 @click.option(
     "--data-port",
     default=0,
     show_default=True,
-    help="Of measurements, of further devices the next ones; 0: free ones.",
+    help="Port of measurements, of further devices the next ones; 0 takes free ones.",
 )
-@click.option("--map-ports/--no-map-ports", default=True, help="Ask the router to let them in.")
+@click.option(
+    "--map-ports/--no-map-ports", default=True, help="Ask the router to let neighbours in."
+)
 @click.option("--run/--no-run", "then_run", default=True, help="Go on as `molink agent run`.")
 def join(
     invite: str,
@@ -84,6 +90,11 @@ def join(
     os.environ.pop("MOLINK_INVITE", None)  # No probe and no stage inherits it.
     where = directory(data_dir)
     parsed = Invite.parse(_typed() if invite == FROM_INPUT else invite)
+    if then_run and asyncio.run(agent_runs(where)):
+        raise UserError(
+            f"An agent runs from {where} already: `molink agent status` shows it. End it before "
+            "this PC joins anew."
+        )
     AgentOptions(data_port, listen, map_ports).save(where)
     _keep_limits(where, limits, relay_only=relay_only)
     _check_cards(where)
@@ -122,7 +133,13 @@ def _typed() -> str:
     if sys.stdin.isatty():
         answer: str = click.prompt("Invite", hide_input=True, err=True)
         return answer
-    return sys.stdin.read(INVITE_CHARACTERS_MAX)
+    read = sys.stdin.read(INVITE_CHARACTERS_MAX)
+    if not read.strip():
+        raise UserError(
+            "No invite was given: run `molink agent join INVITE`, as whoever runs the cluster sent "
+            "it to you."
+        )
+    return read
 
 
 def _become_run(where: "Path") -> None:

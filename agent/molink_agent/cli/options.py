@@ -10,7 +10,7 @@ from molink.errors import UserError
 data_dir_option = click.option(
     "--data-dir",
     metavar="FOLDER",
-    help="Of the agent; without it $XDG_DATA_HOME/molink-agent. Each agent of a PC has its own.",
+    help="Folder of the agent, each of a PC has its own; without it $XDG_DATA_HOME/molink-agent.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 

@@ -147,7 +147,9 @@ def _typed(value: object) -> str:
 
 @click.command()
 @data_dir_option
-@click.option("--lines", default=LOG_LINES, show_default=True, help="Lines of its end.")
+@click.option(
+    "--lines", default=LOG_LINES, show_default=True, help="Lines of its end that are shown."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what it says from now on.")
 def logs(data_dir: str | None, lines: int, follow: bool) -> None:
     """Show the end of the agent's log."""
@@ -178,7 +180,7 @@ def _follow(path: Path) -> None:
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Of the agent to look at; without it the user's only one.",
+    help="Folder of the agent to look at; without it the user's only one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings for machines.")
 def doctor(data_dir: Path | None, as_json: bool) -> None:

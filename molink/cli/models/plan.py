@@ -1,14 +1,22 @@
 """`molink plan`: which PCs would hold which layers, and what that would give, without doing it."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.help.sections import PLAN as SECTIONS
 from molink.cli.models.importing import GROUP
-from molink.cli.options import auto_or_count, key_option, setting_option
+from molink.cli.options import (
+    URL_VARIABLE,
+    auto_or_count,
+    key_option,
+    model_argument,
+    setting_option,
+)
 from molink.config.groups import (
     DRAFTERS,
     TAIL_DRAFTERS,
@@ -19,7 +27,7 @@ from molink.config.groups import (
     RingSettings,
 )
 from molink.errors import UserError
-from molink.terminal.command_line import shown_option
+from molink.terminal.command_line import SectionedCommand, shown_option
 from molink.terminal.tables import data_dir_option
 
 if TYPE_CHECKING:
@@ -28,23 +36,25 @@ if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits
     from molink_scheduler.placement import Goal, Plan
 
+NOT_FOUND = 404
+
 PLAN_TIMEOUT_S = 30.0
 """A plan of a hundred PCs takes two seconds."""
 
 
-@click.command()
-@click.argument("model", required=False)
+@click.command(cls=SectionedCommand, sections=SECTIONS)
+@model_argument(required=False)
 @click.option(
     "--nodes",
     "nodes_path",
     type=click.Path(path_type=Path),
-    help="The PCs: a TOML file with [[nodes]], see docs/placement.md.",
+    help="The PCs: a TOML file of [[nodes]], each with a name, a gpu and its line.",
 )
 @click.option(
     "--url",
     metavar="URL",
-    help="Instead of MODEL and --nodes: of a running coordinator, with its model and its PCs as "
-    "they were measured.",
+    help="Plan of a running coordinator instead of MODEL and --nodes, with its model and PCs as "
+    "they were measured; without any of them the one in $MOLINK_URL.",
 )
 @key_option
 @setting_option(GoalSettings, "tpot_ms", help="Most milliseconds between two tokens of an answer.")
@@ -120,7 +130,7 @@ def plan(
     from molink.checkpoint.quantized.quality import quality_lines
 
     quality, room = list[str](), list[str]()
-    _check_asked(model, nodes_path, url, rings_max)
+    url = _checked_url(model, nodes_path, url, rings_max)
     if url is not None:
         name, found = asyncio.run(_ask_coordinator(url, key, split, data_dir))
     else:
@@ -194,16 +204,20 @@ def _show(
         print_line(Console(), line)
 
 
-def _check_asked(
+def _checked_url(
     model: str | None, nodes_path: Path | None, url: str | None, rings_max: int | None
-) -> None:
-    """Raise UserError where what is asked for does not fit together."""
+) -> str | None:
+    """The coordinator that is asked, if one is. Raises UserError where what is asked for does not
+    fit together."""
     if rings_max is not None and rings_max < 1:
         raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
     if url is not None and (model is not None or nodes_path is not None):
         raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
+    if model is None and nodes_path is None:
+        url = url or os.environ.get(URL_VARIABLE)
     if url is None and (model is None or nodes_path is None):
         raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
+    return url
 
 
 def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "PlannedModel":
@@ -266,12 +280,21 @@ async def _ask_coordinator(
 ) -> "tuple[str, Plan]":
     """The plan of a running coordinator, and its model."""
     from molink.cli.own_server import client_of
+    from molink.client.api_client import RefusedError
     from molink.errors import FrameError
     from molink.wire.schema import Rules, Schema
     from molink_scheduler.placement import Plan
 
     async with client_of(url, key, data_dir, silence_s_max=PLAN_TIMEOUT_S) as client:
-        fields = await client.get(f"/plan{f'?split={split}' if split else ''}")
+        try:
+            fields = await client.get(f"/plan{f'?split={split}' if split else ''}")
+        except RefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise UserError(
+                f"The server at {url} plans nothing: only one of `molink up` does. For MODEL on "
+                "PCs of a file: molink plan MODEL --nodes FILE."
+            ) from None
     try:
         if "shortage" in fields:
             raise UserError(f"{fields['model']} does not fit: {fields['shortage']}")

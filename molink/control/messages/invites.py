@@ -27,6 +27,9 @@ PREFIX = "molink1-"
 
 ANY_PREFIX = re.compile(r"molink(\d+)-")
 
+OPTION = re.compile(r"\s--[a-z]")
+"""Where options of a command line begin."""
+
 ID_BYTES = 8
 SECRET_BYTES = 16
 """128 bits: guessing is hopeless even offline, so its plain hash may lie in a database."""
@@ -86,12 +89,13 @@ class Invite:
 
     @classmethod
     def parse(cls, text: str) -> "Invite":
-        """Read what a person pasted; white space and line breaks do not matter.
+        """Read what a person pasted; white space and line breaks do not matter, nor does the rest
+        of a command line around it.
 
         Raises UserError with a sentence that tells what is no invite at all from what was cut off
         and from what was altered.
         """
-        raw = _unpacked(_payload("".join(text.split())))
+        raw = _unpacked(_payload("".join(_of_line(text).split())))
         _, flags, invite_id, secret, key = HEAD.unpack_from(raw)
         if not flags & HTTPS:
             raise UserError(
@@ -125,6 +129,12 @@ def checked_url(text: str) -> str:
             "the port of --agents-port."
         )
     return url
+
+
+def _of_line(text: str) -> str:
+    """What begins as an invite, without the words before it and options behind it."""
+    found = ANY_PREFIX.search(text)
+    return text if found is None else OPTION.split(text[found.start() :])[0]
 
 
 def _payload(text: str) -> str:

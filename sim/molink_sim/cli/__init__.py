@@ -5,10 +5,11 @@
 
 import click
 
-from molink.terminal.command_line import SentenceGroup
+from molink.terminal.command_line import SentenceGroup, with_examples
 from molink_sim.cli.cache import cache
 from molink_sim.cli.cell import cell
 from molink_sim.cli.compare import compare
+from molink_sim.cli.examples import EXAMPLES
 from molink_sim.cli.micro_batches import micro_batches
 from molink_sim.cli.paper import paper
 from molink_sim.cli.plan import plan
@@ -33,4 +34,4 @@ COMMANDS = (
 )
 
 for command in COMMANDS:
-    main.add_command(command)
+    main.add_command(with_examples(command, f"sim {command.name}", EXAMPLES))

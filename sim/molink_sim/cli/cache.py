@@ -53,7 +53,7 @@ DIGITS = 3
     help="Rings of home PCs, or of the prefill nodes of Mooncake's cluster.",
 )
 @click.option("--rings", type=int, help="Rings or nodes, else 4 or 8.")
-@click.option("--model", default="llama-3-8b", show_default=True, help="Of home rings.")
+@click.option("--model", default="llama-3-8b", show_default=True, help="Model of home rings.")
 @click.option("--gpu", default="rtx4090", show_default=True, help="Device of every stage.")
 @click.option("--stages", type=int, help="Stages of each ring, else 4 PCs or 1 node.")
 @click.option("--bandwidth-mbps", default=100.0, show_default=True, help="Rate of every link.")
@@ -70,7 +70,7 @@ DIGITS = 3
     type=click.Choice(["accept", "baseline", "early", "predicted"]),
     default="accept",
     show_default=True,
-    help="Of runs: who is refused for missing the targets.",
+    help="Who is refused, in runs, for missing the targets.",
 )
 @click.option("--rate", type=float, help="Requests per second, else the trace's own.")
 @click.option(
@@ -86,9 +86,9 @@ DIGITS = 3
     type=click.Choice(["shortest", "fifo"]),
     default="shortest",
     show_default=True,
-    help="In which rings compute prompts: short ones pass, up to a bound, or as they came.",
+    help="Order in which rings compute prompts: short ones pass, up to a bound, or as they came.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of everything that is random.")
+@click.option("--seed", default=0, show_default=True, help="Seed of everything that is random.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

@@ -34,7 +34,7 @@ ASSUMABLE = ("software-30ms", "prompts-alone", "no-kv-limit", "256-at-once", "fi
     type=click.Path(path_type=Path),
     help="Azure's conversation trace, the paper's; without it, a generated one of its shape.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of the arrivals.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the arrivals.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
 @click.option(
     "--pictures",

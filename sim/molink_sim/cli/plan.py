@@ -15,9 +15,16 @@ import click
     help="The PCs: a TOML file with [[nodes]], see docs/simulator.md.",
 )
 @click.option("--target-rate", type=float, help="Requests per second, else the highest possible.")
-@click.option("--tpot-bound-s", default=0.25, show_default=True, help="Most, in the mean.")
-@click.option("--ttft-bound-s", default=5.0, show_default=True, help="Most, in the mean.")
-@click.option("--seed", default=0, show_default=True, help="Of the simulated requests.")
+@click.option(
+    "--tpot-bound-s", default=0.25, show_default=True, help="Most seconds a token, in the mean."
+)
+@click.option(
+    "--ttft-bound-s",
+    default=5.0,
+    show_default=True,
+    help="Most seconds to a first token, in the mean.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the simulated requests.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
 def plan(
     model: str,

@@ -28,7 +28,11 @@ DIGITS = 3
     help="Mooncake's JSONL with hash_ids, in place of drawn requests; scheduling needs one.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1, 200), default=50, show_default=True, help="Of rejections."
+    "--seeds",
+    type=click.IntRange(1, 200),
+    default=50,
+    show_default=True,
+    help="Seeds of rejections.",
 )
 @click.option(
     "--decode",

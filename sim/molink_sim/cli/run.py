@@ -47,7 +47,7 @@ MILLISECONDS = 1e-3
     type=click.Path(path_type=Path),
     help="Arrivals and lengths: Azure CSV, Mooncake JSONL or our CSV; without it, generated.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of everything that is random.")
+@click.option("--seed", default=0, show_default=True, help="Seed of everything that is random.")
 @click.option("--wire", help="How activations are packed: raw, lossless, int8 or fp8.")
 @click.option("--micro-batches", type=int, help="How many circle; without it the system chooses.")
 @click.option("--span-tokens", type=int, help="Prompt tokens per batch, else as links allow.")

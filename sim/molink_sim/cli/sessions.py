@@ -23,10 +23,14 @@ from molink.terminal.command_line import quiet_option
 )
 @click.option("--model", default="llama-2-70b", show_default=True, help="Served by all rings.")
 @click.option("--gpu", default="rtx4090", show_default=True, help="Device of every stage.")
-@click.option("--stages", type=click.IntRange(1), default=10, show_default=True, help="Of a ring.")
+@click.option(
+    "--stages", type=click.IntRange(1), default=10, show_default=True, help="Stages of a ring."
+)
 @click.option("--bandwidth-mbps", default=100.0, show_default=True, help="Rate of every link.")
 @click.option("--latency-ms", default=30.0, show_default=True, help="One-way delay of every link.")
-@click.option("--kv-tokens", type=click.IntRange(1), help="Of each ring, else what memory holds.")
+@click.option(
+    "--kv-tokens", type=click.IntRange(1), help="Tokens of KV of each ring, else what memory holds."
+)
 @click.option("--host-gb", type=click.FloatRange(0, 10_000), default=0.0, help="For cached KV.")
 @click.option(
     "--routing",
@@ -35,7 +39,7 @@ from molink.terminal.command_line import quiet_option
     show_default=True,
     help="Which ring takes a turn.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of everything that is random.")
+@click.option("--seed", default=0, show_default=True, help="Seed of everything that is random.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all there.")
 @quiet_option
 def sessions(

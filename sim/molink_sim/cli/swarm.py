@@ -19,7 +19,11 @@ FAILURES_SHOWN_MAX = 20
     "--seeds", type=click.IntRange(1), default=200, show_default=True, help="Worlds to run."
 )
 @click.option(
-    "--first-seed", type=click.IntRange(0), default=0, show_default=True, help="Of the first world."
+    "--first-seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the first world.",
 )
 @click.option(
     "--faults",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from molink.control.messages.invites import Invite
 from molink.errors import UserError
 from molink_agent.cli import main
 from molink_agent.doctor import gather
@@ -27,6 +28,24 @@ def test_the_invite_is_read_from_a_pipe(tmp_path, arguments):
             catch_exceptions=False,
             env={"MOLINK_INVITE": None},
         )
+
+
+def test_a_pc_whose_agent_runs_does_not_join_beneath_it(tmp_path, monkeypatch):
+    async def runs(where):
+        return True
+
+    invite = Invite.make("https://10.0.0.1:8003", bytes(32)).text
+    monkeypatch.setattr(commands, "agent_runs", runs)
+    with pytest.raises(UserError, match=r"An agent runs from .* already"):
+        words = ["join", invite, "--data-dir", str(tmp_path)]
+        CliRunner().invoke(main, words, catch_exceptions=False)
+    assert not (tmp_path / commands.KEY_FILE).exists()
+
+
+def test_no_invite_at_all_is_told_so(tmp_path):
+    with pytest.raises(UserError, match="No invite was given"):
+        words = ["join", "--data-dir", str(tmp_path)]
+        CliRunner().invoke(main, words, input="\n", catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,12 @@ def test_white_space_and_line_breaks_do_not_matter(invite, data):
     assert Invite.parse(f"  {invite.text[:at]}\n {invite.text[at:]}\n") == invite
 
 
+@given(invites)
+def test_the_whole_command_may_be_pasted(invite):
+    assert Invite.parse(f"molink agent join {invite.text}\n") == invite
+    assert Invite.parse(f"  $ molink agent join {invite.text} --name anna") == invite
+
+
 @given(invites, st.data())
 def test_every_truncation_is_told_as_one(invite, data):
     length = data.draw(st.integers(0, len(invite.text) - 1))

@@ -34,7 +34,13 @@ STAGES = (
 """Modules that a stage and a probe import, torch among them."""
 
 COMMANDS = (
-    *("molink.cli.main", "molink.cli.client", "molink.cli.members", "molink.cli.own_server"),
+    *(
+        "molink.cli.main",
+        "molink.cli.client.chat",
+        "molink.cli.client.bench",
+        "molink.cli.members",
+        "molink.cli.own_server",
+    ),
     *("molink.cli.relay", "molink.cli.serve", "molink.cli.up"),
     *("molink.api", "molink.agents_api.app", "molink.coordinator.start"),
     *("molink.coordinator.local.start", "molink_agent.cli", "molink_agent.daemon.process"),

@@ -1,0 +1,1 @@
+"""What help says beside a command's own sentences: examples, sections, names of other programs."""

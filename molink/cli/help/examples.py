@@ -1,0 +1,58 @@
+"""Examples of each command of ours, which stand at the end of its help."""
+
+from molink.terminal.command_line import Examples
+
+_SERVER = "http://192.168.1.10:8000"
+
+EXAMPLES: Examples = {
+    "bench": (
+        "molink bench --concurrency 8 --requests 64",
+        f"molink bench --url {_SERVER} --trace generated --rate 0.5 --json load.json",
+    ),
+    "cache clear": ("molink cache clear", f"molink cache clear --url {_SERVER}"),
+    "cell list": ("molink cell list", "molink cell list --json"),
+    "cell confirm": (
+        "molink cell confirm anna ben",
+        f"molink cell confirm anna ben --url {_SERVER}",
+    ),
+    "cell forget": ("molink cell forget anna ben", f"molink cell forget anna ben --url {_SERVER}"),
+    "chat": ("molink chat", f"molink chat --url {_SERVER} --system 'Answer in one sentence.'"),
+    "dashboard": ("molink dashboard", f"molink dashboard --url {_SERVER} --read-only"),
+    "demo": ("molink demo", "molink demo --chat"),
+    "generate": (
+        "molink generate 'Once upon a time' --max-tokens 40",
+        f"molink generate - --url {_SERVER} < prompt.txt",
+    ),
+    "import": (
+        "molink import model.gguf --out model",
+        "molink import plain --weights int4 --out rounded",
+    ),
+    "invite": ("molink invite", "molink invite --uses 1 --expires 7d --name anna"),
+    "invite list": ("molink invite list", "molink invite list --json"),
+    "invite revoke": ("molink invite revoke anna", "molink invite revoke 0123456789abcdef"),
+    "key create": (
+        "molink key create --name anna --rate 60/min",
+        "molink key create --name prometheus --scope watch",
+    ),
+    "key list": ("molink key list", "molink key list --json"),
+    "key revoke": ("molink key revoke anna", "molink key revoke k3f9"),
+    "key rotate": ("molink key rotate anna", "molink key rotate k3f9"),
+    "node list": ("molink node list", "molink node list --json"),
+    "node remove": ("molink node remove anna", "molink node remove 0123456789abcdef"),
+    "plan": (
+        "molink plan qwen-7b --nodes nodes.toml",
+        f"molink plan --url {_SERVER}",
+    ),
+    "relay": (
+        "molink relay --port 8002 --secret-file secret",
+        "molink relay --host 192.168.1.10 --port 8002 --secret-file secret",
+    ),
+    "serve": (
+        "molink serve demo --nodes 3 --link 100:30",
+        "molink serve Qwen/Qwen2.5-0.5B-Instruct --port 8080",
+    ),
+    "status": ("molink status", f"molink status --url {_SERVER} --json"),
+    "upgrade": ("molink upgrade", "molink upgrade --check"),
+    "up": ("molink up demo", "molink up Qwen/Qwen2.5-7B-Instruct --public-host home.example"),
+}
+"""By the words of the command."""

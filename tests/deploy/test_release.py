@@ -1,0 +1,114 @@
+"""A release that is built, signed, installed over HTTP and upgraded; and what is no release."""
+
+import shutil
+import subprocess
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from click.testing import CliRunner
+
+from molink.cli.main import cli
+from molink.errors import UserError
+from tests.deploy.conftest import INSTALL
+from tests.deploy.test_install import locks, offline, runs, sources, write_wheel
+from tools.release import SUMS, sign, write_sums
+
+__all__ = ["offline"]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        """Nothing."""
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory):
+    """Two throwaway keys: the project's, and a stranger's."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("ours", "strange"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(command, check=True)
+    return folder
+
+
+@pytest.fixture
+def release(tmp_path, keys):
+    """A folder to fill, the URL at which it is served, and what fills it with a version."""
+    folder = tmp_path / "release"
+    folder.mkdir()
+
+    def publish(version, key="ours"):
+        for file in folder.iterdir():
+            file.unlink()
+        write_wheel(folder, "molink", version, sources() | locks(tmp_path / "wheels"))
+        write_wheel(folder, "molink_sim", version, {"molink_sim/__init__.py": b""})
+        shutil.copy(INSTALL, folder / "install.sh")
+        write_sums(folder)
+        sign(folder, keys / key)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}", publish
+        server.shutdown()
+
+
+@pytest.fixture
+def signing(offline):
+    """The sandbox of an installation, with ssh-keygen."""
+    sandbox, environment = offline
+    (sandbox.bin / "ssh-keygen").symlink_to("/usr/bin/ssh-keygen")
+    return sandbox, environment
+
+
+def test_a_release_is_installed_and_upgraded(signing, release, keys):
+    (sandbox, environment), (folder, url, publish) = signing, release
+    publish("9.8.7")
+    key = ("--release-key", keys / "ours.pub")
+    done = sandbox.run("--from", url, *key, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"release 9.8.7 at {url}, signed" in done.stdout and runs(sandbox)
+    assert "is installed already" in sandbox.run("--upgrade", **environment).stdout
+
+    publish("9.8.6")
+    older = sandbox.run("--upgrade", **environment)
+    assert older.returncode == 2 and "9.8.6, older than 9.8.7" in older.stderr
+
+    publish("9.10.0")
+    (folder / "molink-9.10.0-py3-none-any.whl").write_bytes(b"altered")
+    altered = sandbox.run("--upgrade", **environment)
+    assert altered.returncode == 2 and "is not what was signed" in altered.stderr
+
+    publish("9.10.0")
+    places = {"HOME": str(sandbox.home), "PATH": str(sandbox.bin), **environment}
+    command = [sandbox.home / ".local/bin/molink", "upgrade"]
+    upgraded = subprocess.run(command, env=places, capture_output=True, text=True, check=False)
+    assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
+    assert (sandbox.home / ".local/share/molink/release").read_text() == f"{url}\n9.10.0\n"
+    sandbox.run("--uninstall")
+    assert not (sandbox.home / ".local/share/molink").exists()
+
+
+def test_what_is_no_release_of_ours_is_refused_before_anything_is_made(signing, release, keys):
+    (sandbox, environment), (folder, url, publish) = signing, release
+    ours = ("--release-key", keys / "ours.pub")
+
+    def refused(*words):
+        done = sandbox.run("--from", *words, **environment)
+        assert done.returncode == 2 and sandbox.made() == set(), done.stdout + done.stderr
+        return done.stdout
+
+    publish("9.8.7", key="strange")
+    assert "the key that signs releases: --release-key FILE" in refused(url)
+    assert "a good signature" in refused(url, *ours)
+    publish("9.8.7")
+    (folder / SUMS).write_text((folder / SUMS).read_text().replace("9.8.7", "9.8.8"))
+    assert "a good signature" in refused(folder, *ours)
+    (folder / f"{SUMS}.sig").unlink()
+    assert "cannot be fetched" in refused(url, *ours)
+
+
+def test_a_checkout_is_upgraded_by_git():
+    with pytest.raises(UserError, match=r"This is a checkout in .*: git pull there"):
+        CliRunner().invoke(cli, ["upgrade"], catch_exceptions=False)
