@@ -190,3 +190,15 @@ async def test_a_ring_that_ends_gives_back_what_it_was_given(ring):
     cluster.lending.give_back([anna])
     await cluster.run(3)
     assert not any(cluster.pcs[ben].allowed.values()) and not cluster.lending.driver.grants
+
+
+async def test_room_may_come_as_long_as_the_operator_lets_somebody_lend_it(ring):
+    cluster, anna, ben = ring
+    assert not cluster.lending.may_come(cluster.serving), "nobody is named"
+    await cluster.orders.confirm(anna, ben, "k1")
+    assert cluster.lending.may_come(cluster.serving)
+    await cluster.orders.forget(anna, ben, "k1")
+    assert not cluster.lending.may_come(cluster.serving)
+    cluster.serving.clear()
+    cluster.serves(anna, kv_host_tokens=100)
+    assert cluster.lending.may_come(cluster.serving), "its own PC's lender is started anew"
