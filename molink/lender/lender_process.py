@@ -58,6 +58,8 @@ class LenderLoop:
                 self._held.put(places, np.frombuffer(packed, np.uint8).reshape(len(places), -1))
             case Kind.DROP:
                 self._held.drop(_numbers(content).tolist())
+            case Kind.KEEP:
+                self._held.keep(frame.number, _numbers(content).reshape(-1, 2).tolist())
             case Kind.PLAN:
                 self._held.plan(_spans(frame.number, content))
             case Kind.ASK:
