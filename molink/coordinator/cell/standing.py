@@ -2,10 +2,13 @@
 lender is there, and another one where its lender is gone for good.
 
 A stage takes a lease between two steps. It offers its ring the places when the lender has answered,
-and the head counts with them last, once all stages offer as many (`ring.lent_room`).
+and the head counts with them last, once all stages offer as many (`ring.lent_room`). What a lender
+wants back of it the stage is told the same way: it offers less, the head counts with less, and then
+the blocks come home.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,6 +35,9 @@ for a lender that is lost."""
 AGAIN_S = 120.0
 """Seconds for which a stage that has not taken a lease is given none."""
 
+TELL_AGAIN_S = 5.0
+"""Between two words to a stage that is to give places back: the one before may have been lost."""
+
 NOT_TAKEN = "It has not come for the lease that it was given."
 
 
@@ -55,6 +61,8 @@ class _Given:
     """What the process had loaded that was told; another one knows nothing of it."""
     used_at: float
     """When it was given, or was last seen to be used."""
+    recalled_at: float = -math.inf
+    """When the stage was last told to give places back."""
 
 
 @dataclass(slots=True)
@@ -105,12 +113,24 @@ class StandingLeases:
             self._given[node_id] = given = _Given(number, stage.loaded, now)
             if not _loaded_with(stage, number):
                 await self._give(ring, stage, grant)
+        await self._recall(ring, stage, grant, given, now)
         if BLOCK_TOKENS * stage.offer.blocks > own_tokens(stage):
             given.used_at = now
         elif now - given.used_at >= TAKEN_WITHIN_S:
             self.lending.driver.drop(node_id)
             self.lending.refused[grant.wanted.pc] = NOT_TAKEN
             self._not_before[node_id] = now + AGAIN_S
+
+    async def _recall(
+        self, ring: int, stage: AgentStage, grant: Grant, given: _Given, now: float
+    ) -> None:
+        """Have a stage give back what its lender wants."""
+        left = self.lending.driver.recalled(given.number)
+        if left is None or now - given.recalled_at < TELL_AGAIN_S:
+            return
+        given.recalled_at = now
+        order = StageLease(ring=ring, tokens=left * BLOCK_TOKENS, lease=grant.lan)
+        await self.lending.hub.client.publish(LEASE, stage.node.node_id, order)
 
     async def _give(self, ring: int, stage: AgentStage, grant: Grant) -> None:
         order = StageLease(ring=ring, tokens=grant.tokens, lease=grant.lan)

@@ -6,7 +6,7 @@ import pytest
 
 from molink.control.messages.topics import LEASE
 from molink.control.registry.registry import Registry
-from molink.coordinator.cell.standing import AGAIN_S, NOT_TAKEN, TAKEN_WITHIN_S
+from molink.coordinator.cell.standing import AGAIN_S, NOT_TAKEN, TAKEN_WITHIN_S, TELL_AGAIN_S
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.stage_protocol.health import RoomOffer
 from molink.stage_protocol.messages import StageLoaded
@@ -35,6 +35,9 @@ class Serving(Cluster):
         self.given.append((node_id, order))
         if self.is_taken:
             self.offers(node_id, 400 + order.tokens)
+            for pc in self.pcs.values():
+                if order.lease.lease in pc.allowed:
+                    pc.held[order.lease.lease] = 1000 * order.tokens
 
     def hear(self) -> None:
         super().hear()
@@ -146,6 +149,58 @@ async def test_an_owner_who_lends_less_takes_a_lease_back_and_a_smaller_one_is_g
     (first, _), (second, order) = cluster.given
     assert first == second == anna
     assert 0 < order.lease.places_bytes <= MB and order.tokens == 992
+
+
+async def recalled(cluster, ben: str, left_bytes: int, seconds: float = 10.0) -> None:
+    """Ben's owner wants all but so much back of what he lends."""
+    cluster.pcs[ben].room_bytes = left_bytes
+    await cluster.run(seconds)
+
+
+async def test_an_owner_who_lends_less_is_given_a_part_back(ring):
+    cluster, anna, ben = ring
+    await cluster.orders.confirm(anna, ben, "k1")
+    cluster.pcs[ben].room_bytes = 4 * MB
+    await cluster.run(20)
+    await recalled(cluster, ben, MB)
+    (_, first), (_, less) = cluster.given
+    assert (less.lease.lease, less.tokens) == (first.lease.lease, 992)
+    assert cluster.offered[anna].kv_tokens == 400 + 992
+    assert [size for size in cluster.pcs[ben].allowed.values() if size] == [992_000]
+    (grant,) = cluster.lending.driver.grants.values()
+    assert (grant.tokens, grant.lan.places_bytes) == (992, 992_000)
+    await cluster.run(30)
+    assert len(cluster.given) == 2, "nothing else is wanted"
+
+
+async def test_an_owner_who_pauses_is_given_all_back_before_the_lease_ends(ring):
+    cluster, anna, ben = ring
+    await cluster.orders.confirm(anna, ben, "k1")
+    cluster.pcs[ben].room_bytes = 4 * MB
+    await cluster.run(20)
+    lease = cluster.given[0][1].lease.lease
+    await recalled(cluster, ben, 0)
+    assert [(one.lease.lease, one.tokens) for _, one in cluster.given] == [
+        (lease, 1600),
+        (lease, 0),
+    ]
+    assert cluster.offered[anna].kv_tokens == 400
+    assert lease not in cluster.pcs[ben].allowed and not cluster.lending.driver.grants
+
+
+async def test_a_lease_counts_until_its_lender_says_that_no_more_lies_there(ring):
+    cluster, anna, ben = ring
+    await cluster.orders.confirm(anna, ben, "k1")
+    cluster.pcs[ben].room_bytes = 4 * MB
+    await cluster.run(20)
+    cluster.is_taken = False
+    await recalled(cluster, ben, MB, 3 * TELL_AGAIN_S)
+    assert [one.tokens for _, one in cluster.given] == [1600, 992, 992, 992]
+    (grant,) = cluster.lending.driver.grants.values()
+    assert grant.tokens == 1600
+    cluster.pcs[ben].take_back()  # It has had its time.
+    await cluster.run(3)
+    assert not cluster.lending.driver.grants
 
 
 async def test_another_process_on_the_node_is_told_the_lease_as_well(ring):
