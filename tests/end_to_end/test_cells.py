@@ -100,8 +100,14 @@ async def told(tools, made, check) -> dict:
     return await tools.eventually(found, within_s=WITHIN_S)
 
 
-def lend(made, name: str):
-    for what, value in (("lend_ram_gb", "0.5"), ("lend_cpu_cores", "1")):
+async def epochs(tools, made) -> int:
+    """How often the ring went on in another epoch."""
+    events = (await tools.get(made.url, "/cluster/events"))["events"]
+    return [one["kind"] for one in events].count("ring_resumed")
+
+
+def lend(made, name: str, ram_gb: str = "0.5"):
+    for what, value in (("lend_ram_gb", ram_gb), ("lend_cpu_cores", "1")):
         changed = made.agent("set", name, what, value)
         assert changed.returncode == 0, changed.stderr
 
@@ -158,7 +164,12 @@ async def test_a_ring_that_stands_borrows_once_its_cell_is_confirmed(tools, tmp_
         lender.kill()
         assert await answering == answered(tools, LONG)
         assert stages == {name: one.stage_pids()[:1] for name, one in made.agents.items()}
-        forgotten = made.operator("cell", "forget", "anna", "ben", "--url", made.url)
-        assert forgotten.returncode == 0, forgotten.stderr
+        await told(tools, made, lambda report: any(pc["held_bytes"] for pc in report["pcs"]))
+        begun = await epochs(tools, made)
+        answering = asyncio.create_task(asked(tools, made, SHORT))
+        for name in ("anna", "ben"):
+            lend(made, name, "0")
         await told(tools, made, lambda report: not any(pc["held_bytes"] for pc in report["pcs"]))
+        assert await answering == answered(tools, SHORT)
         assert await asked(tools, made, SHORT) == answered(tools, SHORT)
+        assert begun and await epochs(tools, made) == begun, "what lay there came home"

@@ -55,7 +55,7 @@ END_WITHIN_S = 3.0
 
 RECALL_S = 30.0
 """Seconds for stages to bring home what the owner wants back: some heartbeats, a word round the
-ring, and a gigabyte takes 16 of them over Gigabit Ethernet."""
+ring, and a gigabyte takes 14 of them over Gigabit Ethernet, by arithmetic."""
 
 RECALL_HURRIED_S = 6.0
 """The same while he plays, or programs run short of memory: heartbeats and a word, and what is
