@@ -16,13 +16,13 @@ from molink.coordinator.ring.ring import Ring
 from molink.serving.model_card import ModelCard
 from molink.wire.frames import SetCapacity
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.capacity import RingCapacity, least_offered
 from molink_scheduler.units import gb_text
 
-BACK_WITHIN_S = 180.0
+BACK_WITHIN_S = 300.0
 """Seconds for which requests wait for room that has gone: a lender that was lost lends again after
-two minutes (`ledger.STEADY_S`), and another lease takes some seconds more."""
+two minutes (`ledger.STEADY_S`), a lease that nobody comes for ends after one, and PCs are busy."""
 
 
 def terms_now(terms: RingTerms, stages: Sequence[AgentStage]) -> RingTerms:
@@ -70,7 +70,10 @@ class RoomWatch:
 
     def tell(self, ring: Ring, send: Callable[[SetCapacity], None]) -> None:
         """Have the head count with what the stages offer now."""
-        capacity = least_offered(counted(stage, ring.terms.ring) for stage in ring.stages)
+        terms = ring.terms.ring
+        capacity = least_offered(counted(stage, terms) for stage in ring.stages)
+        if capacity.blocks >= blocks_for(terms.tokens_most):
+            self._less_since = self._let_in = None
         if any(capacity.heard) and self._told != (ring.epoch, capacity):
             send(SetCapacity(capacity))
             self._told = ring.epoch, capacity
@@ -78,7 +81,6 @@ class RoomWatch:
     def _bound(self, terms: RingTerms, now: float, *, may_come: bool) -> None:
         there = terms.kv_tokens_capacity
         if there >= terms.tokens_most:
-            self._less_since = self._let_in = None
             return
         self._less_since = now if self._less_since is None else self._less_since
         is_awaited = may_come and now - self._less_since < BACK_WITHIN_S
