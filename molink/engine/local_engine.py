@@ -223,7 +223,8 @@ class LocalEngine:
         """What it holds; memory that nothing is in goes back to a PC that is short of it."""
         self._take_lenders()
         stage, is_short = self.executor, host_is_short()
-        lent = [one for one in parts_of(stage) if not give_back(one) and one.lending is not None]
+        going_on = [one for one in parts_of(stage) if not give_back(one)]
+        lent = [one.lending for one in going_on if one.lending is not None]
         for part in parts_of(stage) if is_short else ():
             if not part.moving.any_leaves:  # What stands in free blocks is still to be copied.
                 part.kv_memory.give_back(part.kv.free_runs())
@@ -233,8 +234,8 @@ class LocalEngine:
             None if stage.state_slots is None else len(stage.kv.holders()),
             is_short,
             self._steps.done(begin=watched),
-            min([stage.kv.blocks_total, *(one.lending.blocks_offered for one in lent)]),
-            any(one.lending.lender.is_lost for one in lent),
+            min([stage.kv.blocks_total, *(one.blocks_offered for one in lent)]),
+            any(one.lender.is_lost for one in lent),
         )
 
     def _lend(self, load: LoadStage) -> None:

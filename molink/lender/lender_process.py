@@ -59,7 +59,8 @@ class LenderLoop:
             case Kind.DROP:
                 self._held.drop(_numbers(content).tolist())
             case Kind.KEEP:
-                self._held.keep(frame.number, _numbers(content).reshape(-1, 2).tolist())
+                moved = _numbers(content).tolist()
+                self._held.keep(frame.number, [*zip(moved[::2], moved[1::2], strict=True)])
             case Kind.PLAN:
                 self._held.plan(_spans(frame.number, content))
             case Kind.ASK:
