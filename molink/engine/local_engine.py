@@ -27,7 +27,7 @@ from molink.engine.memory.leaving_blocks import LeavingBlocks
 from molink.engine.memory.lent_blocks import LentBlocks
 from molink.engine.step.card_retry import TensorInputs, computed
 from molink.engine.step.extended_stage import Executor, parts_of
-from molink.engine.step.lending import Lending, lend, lending_by, lose_lender
+from molink.engine.step.lending import Lending, give_back, lend, lending_by, lose_lender
 from molink.engine.step.number_range import release_wiped
 from molink.engine.step.prepared import prepared
 from molink.engine.step.stage import StageExecutor
@@ -152,7 +152,7 @@ class LocalEngine:
         taken with it is not there, whatever was computed."""
         stage, parts = self.executor, parts_of(self.executor)
         losers = [part for part in parts if lose_lender(part)]
-        starting = [self._lend_again(part) for part in losers]
+        starting = [self._lend_again(part) for part in losers if part.layers in self._lent]
         lost = frozenset[int]().union(*(part.kv.lost_requests() for part in parts))
         computed = {one: tokens for one, tokens in computed.items() if one not in lost}
         missing, keeps = goes_on(stage, resume, computed, has_rows)
@@ -188,11 +188,14 @@ class LocalEngine:
 
     def borrow(self, command: Borrow) -> None:
         """Have KV lie at this lender as well, from when it answers on, where none holds any; else
-        it is the next where that one is lost."""
+        it is the next where that one is lost. The same lender for fewer tokens: it wants the others
+        back."""
         parts = parts_of(self.executor)
         if self.lender_of is None or len(parts) > 1:
             return  # A lease has one process at the other end, and so one part of a stage.
         (part,) = parts
+        if self._is_recalled(part, command):
+            return
         places = _places(part, command.kv_host_tokens, command.lan_lease.places_bytes)
         if not places or _blocks_here(part) < BLOCKS_HERE_MIN:
             return
@@ -202,10 +205,26 @@ class LocalEngine:
         if part.lending is None:
             self._lend_again(part)
 
+    def _is_recalled(self, part: StageExecutor, command: Borrow) -> bool:
+        """Note how much less its lender lets it keep, if this is what a command says."""
+        work, places = self._lent.get(part.layers, (self._work, 0))
+        left = command.kv_host_tokens // BLOCK_TOKENS
+        lease = work.lan_lease
+        if left >= places or lease is None or lease.lease != command.lan_lease.lease:
+            return False
+        self._lent[part.layers] = replace(work, kv_host_tokens=left * BLOCK_TOKENS), left
+        if not left:
+            del self._lent[part.layers]
+        if part.lending is not None:
+            part.lending.recall(left)
+        return True
+
     def report(self, *, watched: bool) -> EngineReport:
         """What it holds; memory that nothing is in goes back to a PC that is short of it."""
         self._take_lenders()
         stage, is_short = self.executor, host_is_short()
+        going_on = [one for one in parts_of(stage) if not give_back(one)]
+        lent = [one.lending for one in going_on if one.lending is not None]
         for part in parts_of(stage) if is_short else ():
             if not part.moving.any_leaves:  # What stands in free blocks is still to be copied.
                 part.kv_memory.give_back(part.kv.free_runs())
@@ -215,8 +234,8 @@ class LocalEngine:
             None if stage.state_slots is None else len(stage.kv.holders()),
             is_short,
             self._steps.done(begin=watched),
-            stage.kv.blocks_total,
-            any(one.lending is not None and one.lending.lender.is_lost for one in parts_of(stage)),
+            min([stage.kv.blocks_total, *(one.blocks_offered for one in lent)]),
+            any(one.lender.is_lost for one in lent),
         )
 
     def _lend(self, load: LoadStage) -> None:
@@ -280,6 +299,9 @@ class LocalEngine:
         while self._ready:
             part, lending = self._ready.popleft()
             if part.lending is not None:
+                continue
+            if lending.places > self._lent.get(part.layers, (None, 0))[1]:
+                lending.lender.keep(0, ())  # It was recalled as it came.
                 continue
             lend(part, lending)
             for one in parts_of(self.executor):

@@ -138,7 +138,8 @@ class Engine(CachedBlocks, Protocol):
 
     def borrow(self, command: Borrow) -> None:
         """Have KV lie at a lender as well, once that answers: `report` tells of more blocks then.
-        Where there is one, or the lease is of no use, nothing changes."""
+        Where there is one, or the lease is of no use, nothing changes. The lease that it has, for
+        fewer tokens: `report` tells of fewer blocks, and places go back once it holds no more."""
 
     def report(self, *, watched: bool) -> EngineReport:
         """What it holds. To a PC that is short of memory it gives back what nothing is in.

@@ -62,6 +62,10 @@ class Lender(Protocol):
     def drop(self, places: Sequence[int]) -> None:
         """Hold these no more: nobody asks for them until others are put there."""
 
+    def keep(self, places: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Hold no more than the first places from now on; blocks beyond them move there, from one
+        place to another, or are nobody's. With none it ends."""
+
     def plan(self, spans: tuple[LentSpan, ...]) -> None:
         """What is asked from now on is asked for these spans, whose rows lie end to end. The very
         plan of the last call is told once."""

@@ -140,6 +140,7 @@ class EngineReport:
     """Sketches of prompts that were computed lately, the newest first; none before they are
     wanted."""
     kv_blocks: int = 0
-    """KV blocks that there are places for; 0: it does not say."""
+    """KV blocks that there are places for, but for those that a lender wants back; 0: it does not
+    say."""
     lender_is_lost: bool = False
     """Whether a lender of KV has gone while nobody asked it."""

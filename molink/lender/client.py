@@ -113,6 +113,16 @@ class LenderClient:
         """Hold these no more."""
         self._send(Frame(Kind.DROP), [np.asarray(places, np.int32).data])
 
+    def keep(self, places: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Hold no more than the first places, into which blocks beyond them move; with none it
+        ends."""
+        self.places = places
+        if not places:
+            self._lost("it is needed no more")
+            return
+        pairs = np.asarray(moves, np.int32).reshape(-1, 2)
+        self._send(Frame(Kind.KEEP, number=places), [pairs.data])
+
     def plan(self, spans: tuple[LentSpan, ...]) -> None:
         """What is asked from now on is asked for these spans."""
         if spans is self._plan:

@@ -58,6 +58,9 @@ class LenderLoop:
                 self._held.put(places, np.frombuffer(packed, np.uint8).reshape(len(places), -1))
             case Kind.DROP:
                 self._held.drop(_numbers(content).tolist())
+            case Kind.KEEP:
+                moved = _numbers(content).tolist()
+                self._held.keep(frame.number, [*zip(moved[::2], moved[1::2], strict=True)])
             case Kind.PLAN:
                 self._held.plan(_spans(frame.number, content))
             case Kind.ASK:

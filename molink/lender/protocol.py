@@ -19,6 +19,7 @@ from the one that is waited for.
 | ANSWER | lender | their attention [R, H, V], and its log-sum-exp [R, H] in fp32 |
 | TAKE | stage | places whose rows of one layer the stage attends to itself |
 | ROWS | lender | these rows, packed |
+| KEEP | stage | how many places it keeps, the first ones; which blocks beyond go where in these |
 | ECHO | both | bytes, sent back at once, by which a LAN's link is measured |
 | REFUSED | lender | why it does not begin: a clause for a person |
 
@@ -86,6 +87,7 @@ class Kind(IntEnum):
     CALL = 12
     ATTENDED = 13
     COMPUTED = 14
+    KEEP = 15
 
 
 KINDS = {int(kind): kind for kind in Kind}

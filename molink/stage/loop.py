@@ -224,8 +224,8 @@ class StageLoop:
         if self.reports.report_if_due(is_idle=is_idle):
             self.events.write_new()
             self.reports.check_lender()
-            if self.reports.kv_blocks > self.core.core.source.room.blocks:
-                self._receive(RoomOffered(self.reports.kv_blocks))  # A lender has brought places.
+            if (blocks := self.reports.blocks_to_offer) is not None:
+                self._receive(RoomOffered(blocks))
             if self.reports.host_is_short:
                 self.sent.log.shed()
                 self.cache.shed()

@@ -193,9 +193,10 @@ class SetRoom:
 @dataclass(frozen=True, slots=True)
 class Borrow:
     """Command: have KV of so many tokens lie at this lender as well, where none holds any; the ring
-    is offered the places once they are there."""
+    is offered the places once they are there. Of the lease that it has, for fewer: the others are
+    wanted back, and are given back once the ring counts with fewer."""
 
-    kv_host_tokens: Annotated[int, Ge(1)]
+    kv_host_tokens: Annotated[int, Ge(0)]
     lan_lease: LanLease
 
 

@@ -186,7 +186,7 @@ async def draw(s: Serving, answered: int) -> int:
 async def test_a_client_that_stops_reading_gets_its_whole_answer_later(serve, http):
     """Over a real connection: it gives its place away, another is served, then it goes on."""
     async with Serving() as s:
-        s.client.card = ModelCard("m", 0, 100, 10 * TOKENS, (), Words())
+        s.client.whole_card = ModelCard("m", 0, 100, 10 * TOKENS, (), Words())
         s.stages.clear()  # Nobody asks for their layers.
         service = cluster()
         service.add(ServingRing(1, s.client, 1.0))

@@ -39,11 +39,11 @@ async def asked(tools, made, prompt: list[int]) -> list[int]:
     return answer["token_ids"]
 
 
-async def refused(tools, made, prompt: list[int]):
+async def refused(tools, made, prompt: list[int], most: int = 2048):
     """It is let in nowhere, and the sentence says how long a request may be."""
     body = {"prompt_token_ids": prompt, "max_tokens": 30, "temperature": 0, "ignore_eos": True}
     status, answer = await tools.post(made.url, "/generate", body)
-    assert status == 400 and "2048" in answer["error"]["message"], answer
+    assert status == 400 and str(most) in answer["error"]["message"], answer
 
 
 async def longest(tools, made) -> int:
@@ -59,6 +59,17 @@ async def grown(tools, made):
         return await longest(tools, made) == 2048
 
     await tools.eventually(has_grown, within_s=WITHIN_S)
+
+
+async def shrunk(tools, made):
+    """Wait until what no lender will bring back is let in no more; it is refused with the figure,
+    and shorter ones are answered."""
+
+    async def has_shrunk():
+        most = await longest(tools, made)
+        return most if most < len(LONG) else None
+
+    await refused(tools, made, LONG, await tools.eventually(has_shrunk, within_s=WITHIN_S))
 
 
 async def decodes(tools, made) -> bool:
@@ -89,8 +100,14 @@ async def told(tools, made, check) -> dict:
     return await tools.eventually(found, within_s=WITHIN_S)
 
 
-def lend(made, name: str):
-    for what, value in (("lend_ram_gb", "0.5"), ("lend_cpu_cores", "1")):
+async def epochs(tools, made) -> int:
+    """How often the ring went on in another epoch."""
+    events = (await tools.get(made.url, "/cluster/events"))["events"]
+    return [one["kind"] for one in events].count("ring_resumed")
+
+
+def lend(made, name: str, ram_gb: str = "0.5"):
+    for what, value in (("lend_ram_gb", ram_gb), ("lend_cpu_cores", "1")):
         changed = made.agent("set", name, what, value)
         assert changed.returncode == 0, changed.stderr
 
@@ -118,6 +135,7 @@ async def test_a_stage_borrows_what_its_ring_lacks_for_the_longest_request(tools
         forgotten = made.operator("cell", "forget", "anna", "ben", "--url", made.url)
         assert forgotten.returncode == 0, forgotten.stderr
         await told(tools, made, lambda report: not any(pc["held_bytes"] for pc in report["pcs"]))
+        await shrunk(tools, made)
         assert await asked(tools, made, SHORT) == answered(tools, SHORT)
 
 
@@ -146,7 +164,12 @@ async def test_a_ring_that_stands_borrows_once_its_cell_is_confirmed(tools, tmp_
         lender.kill()
         assert await answering == answered(tools, LONG)
         assert stages == {name: one.stage_pids()[:1] for name, one in made.agents.items()}
-        forgotten = made.operator("cell", "forget", "anna", "ben", "--url", made.url)
-        assert forgotten.returncode == 0, forgotten.stderr
+        await told(tools, made, lambda report: any(pc["held_bytes"] for pc in report["pcs"]))
+        begun = await epochs(tools, made)
+        answering = asyncio.create_task(asked(tools, made, SHORT))
+        for name in ("anna", "ben"):
+            lend(made, name, "0")
         await told(tools, made, lambda report: not any(pc["held_bytes"] for pc in report["pcs"]))
+        assert await answering == answered(tools, SHORT)
         assert await asked(tools, made, SHORT) == answered(tools, SHORT)
+        assert begun and await epochs(tools, made) == begun, "what lay there came home"

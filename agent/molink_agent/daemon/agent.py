@@ -81,7 +81,7 @@ class Agent:
 
     async def _keep_fresh(self) -> None:
         while True:
-            if self.owner.leaving and not self.pc.busy:
+            if self.owner.leaving and not (self.pc.busy or self.first.lends):
                 raise LeftError("This PC has left the cluster.")
             await asyncio.sleep(REFRESH_S)
             await self.refresh()

@@ -2,8 +2,8 @@
 
 The process that lends is the agent's child, as stages are: it speaks JSON a line over its standard
 streams, and ends with its input. It runs while the operator has confirmed the cell and the owner
-lends something. The owner comes first: what is lent above that is ended at once, and its debtors
-compute anew what lay here.
+lends something. The owner comes first: what is lent above that the coordinator is asked for, which
+has stages bring it home. What has not come home in time is ended, and is computed anew.
 
 What the coordinator orders is checked here: a lease that there is no room for is refused.
 """
@@ -12,18 +12,32 @@ import asyncio
 import json
 import logging
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from molink.control.messages.cell import CellFacts, CellOrder, EchoesTold, EchoOrder, LeaseHeld
+from molink.control.messages.cell import (
+    CellFacts,
+    CellOrder,
+    EchoesTold,
+    EchoOrder,
+    LeaseHeld,
+    LeaseOrder,
+)
 from molink.errors import MolinkError
 from molink.json_object import JsonObject
 from molink.lender.lan.echoes import measure_echoes
 from molink.tasks import task_group, unless
 from molink_agent.daemon.this_pc import ThisPc
-from molink_agent.limits.lend_room import LendRoom, leases_to_end, lend_room, own_room_bytes
+from molink_agent.limits.lend_room import (
+    LendRoom,
+    due_bytes,
+    leases_to_end,
+    lend_room,
+    own_room_bytes,
+)
 from molink_agent.limits.lent import lent_cache
 from molink_agent.limits.owner_policy import OwnerPolicy
 from molink_agent.probe.machine import read_machine
@@ -38,6 +52,14 @@ START_AGAIN_S = 10.0
 
 END_WITHIN_S = 3.0
 """Seconds for it to end once its input is closed; then it is killed."""
+
+RECALL_S = 30.0
+"""Seconds for stages to bring home what the owner wants back: some heartbeats, a word round the
+ring, and a gigabyte takes 14 of them over Gigabit Ethernet, by arithmetic."""
+
+RECALL_HURRIED_S = 6.0
+"""The same while he plays, or programs run short of memory: heartbeats and a word, and what is
+small comes home."""
 
 LINE_BYTES_MAX = 4096
 
@@ -128,7 +150,10 @@ class CellMember:
     start_again_s: float = START_AGAIN_S
     room: LendRoom = field(default_factory=LendRoom)
     """What is lent now."""
+    clock: Callable[[], float] = time.monotonic
     _own_room_bytes: int = 0
+    _above_since: float | None = None
+    """Since when more is lent than the owner lets; None: it is not."""
     _order: CellOrder = field(default_factory=CellOrder)
     _process: LendingProcess | None = None
     _allowed: dict[int, int] = field(default_factory=dict)
@@ -146,6 +171,11 @@ class CellMember:
         """Bytes of others' KV that lie here."""
         return sum(self._process.held.values()) if self._process is not None else 0
 
+    @property
+    def lends(self) -> bool:
+        """Whether stages elsewhere have memory here."""
+        return any(self._allowed.values())
+
     def facts(self) -> CellFacts | None:
         """What the coordinator is told; None: this PC neither lends nor is in a cell."""
         if not (self._order.serves or self._order.echoes or self.owner.limits.limits.lends_ram):
@@ -155,7 +185,7 @@ class CellMember:
         held = process.held if process is not None else {}
         return CellFacts(
             started=self.started,
-            memory_bytes=max(self.room.size_bytes, min(allowed, self.room.kept_bytes)),
+            memory_bytes=max(self.room.size_bytes, min(allowed, due_bytes(held, self.room))),
             cores=self.room.cores,
             why_less=self.room.why_less[:500],
             own_room_bytes=self._own_room_bytes,
@@ -184,18 +214,15 @@ class CellMember:
         self._ordered.set()
 
     async def refresh(self) -> None:
-        """Do what the owner allows now: end what is above it."""
+        """Do what the owner allows now: what is above it ends, once there was time to bring it
+        home."""
         machine = await asyncio.to_thread(read_machine, self.pc.data_dir)
         limits, now = self.owner.limits.limits, self.owner.now
         withheld = "" if now.allowed and not self.owner.leaving else now.reason
         self.room = lend_room(limits, machine, self.held_bytes, withheld)
         cache = lent_cache(limits, self.pc.data_dir, max(1, len(self.pc.stages)))
         self._own_room_bytes = own_room_bytes(cache, machine)
-        held = self._process.held if self._process is not None else {}
-        ended = leases_to_end(self._allowed, held, self.room)
-        if ended:
-            log.info("%d leases to other PCs end: %s", len(ended), self.room.why_less)
-        self._end(ended)
+        self._end(self._overdue(self.clock()))
         self._allow()
         self._note_wanted()
 
@@ -207,6 +234,22 @@ class CellMember:
                 group.create_task(self._keep_measuring())
         finally:
             self._echoes.clear()
+
+    def _overdue(self, now: float) -> set[int]:
+        """Leases that are above what is lent now, and have been for too long."""
+        held = self._process.held if self._process is not None else {}
+        above = leases_to_end(self._allowed, held, self.room)
+        if not above:
+            self._above_since = None
+            return above
+        if self._above_since is None:
+            self._above_since = now
+            log.info("%d leases to other PCs are recalled: %s", len(above), self.room.why_less)
+        hurries = self.owner.now.hurries or self.room.idle_bytes < 0
+        if now - self._above_since < (RECALL_HURRIED_S if hurries else RECALL_S):
+            return set()
+        log.warning("%d leases to other PCs end: nobody gave them back", len(above))
+        return above
 
     def _end(self, leases: set[int]) -> None:
         for lease in leases:
@@ -220,15 +263,21 @@ class CellMember:
         """Allow what is ordered, as far as there is room; nothing is answered before the process is
         there."""
         for one in self._order.allow:
+            if one.size_bytes < self._allowed.get(one.lease, 0):
+                self._tell_of(one)  # A part of it was given back.
             if one.lease in self._allowed or one.lease in self._ended:
                 continue
             left = self.room.size_bytes - sum(self._allowed.values())
             if one.size_bytes > left or not self.room.kept_bytes:
                 self._ended.add(one.lease)
             elif self._process is not None:
-                self._allowed[one.lease] = one.size_bytes
-                lease = {"allow": one.lease, "key": one.key, "bytes": one.size_bytes}
-                self._process.tell(lease)
+                self._tell_of(one)
+
+    def _tell_of(self, one: LeaseOrder) -> None:
+        self._allowed[one.lease] = one.size_bytes
+        if self._process is not None:
+            lease = {"allow": one.lease, "key": one.key, "bytes": one.size_bytes}
+            self._process.tell(lease)
 
     async def _keep_process(self) -> None:
         """Have the process run while it is wanted, and note when it has ended."""
@@ -238,7 +287,7 @@ class CellMember:
             await asyncio.sleep(self.start_again_s)
 
     def _note_wanted(self) -> None:
-        is_wanted = self._order.serves and self.room.kept_bytes > 0
+        is_wanted = self._order.serves and (self.room.kept_bytes > 0 or self.lends)
         (self._wanted.set if is_wanted else self._wanted.clear)()
         (self._unwanted.clear if is_wanted else self._unwanted.set)()
 

@@ -177,6 +177,11 @@ class DeviceNode:
         return self.reports.stage.device
 
     @property
+    def lends(self) -> bool:
+        """Whether stages in its LAN have memory of its PC."""
+        return self.cell is not None and self.cell.lends
+
+    @property
     def state(self) -> NodeState:
         """The state as the owner sees it."""
         if self.reports.outdated:

@@ -81,6 +81,13 @@ def leases_to_end(allowed: Mapping[int, int], held: Mapping[int, int], room: Len
     return ended | _above(held, max(0, sum(held.values()) + min(0, room.idle_bytes)))
 
 
+def due_bytes(held: Mapping[int, int], room: LendRoom) -> int:
+    """Bytes that leases which are there may have; what is more is wanted back."""
+    if room.idle_bytes >= 0:
+        return room.kept_bytes
+    return min(room.kept_bytes, max(0, sum(held.values()) + room.idle_bytes))
+
+
 def _above(sizes: Mapping[int, int], room_bytes: int) -> set[int]:
     ended, left = set[int](), sum(sizes.values())
     for number in sorted(sizes, reverse=True):

@@ -359,8 +359,8 @@ class StageLease(Message):
 
     ring: Number
     """Ring of the stage; one of any other gets nothing."""
-    tokens: Annotated[int, Field(ge=1, le=NUMBER_MAX)]
-    """Tokens of KV that it has room for."""
+    tokens: Annotated[int, Field(ge=0, le=NUMBER_MAX)]
+    """Tokens of KV that it has room for; fewer than before: the others are wanted back."""
     lease: LanLease
 
 

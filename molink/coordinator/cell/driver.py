@@ -4,7 +4,8 @@ The ledger (`molink_scheduler.cell`) decides who is asked, and for how much. Wha
 that lend is made in `pcs_told`, what it hears of stages that borrow in `stage_leases`.
 
 A stage and what lends beside it are two devices of a ledger, since the one may end without the
-other. A lease is given to a stage whole and ends whole: whoever recalls a part of it ends it.
+other. What the ledger recalls of a lease its stage gives back itself (`standing`), and it counts
+until the lender says that no more lies there; where that takes too long the lender ends it whole.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -59,6 +60,10 @@ class CellDriver:
         known yet."""
         return self._leases.outcomes.get(node_id)
 
+    def recalled(self, number: int) -> int | None:
+        """Blocks that a stage is to keep of a lease; None: all."""
+        return self._leases.recalls.get(number)
+
     def is_wanted(self, node_id: str) -> bool:
         """Whether room is looked for, for a node."""
         return node_id in self._leases.wants
@@ -85,6 +90,7 @@ class CellDriver:
         for cell, ledger in self._ledgers.items():
             self.echoes.measure(cell, seen, partial(_next_lease, ledger), now)
             self._leases.drop_lost(cell)
+            self._leases.take_back(cell)
             self._handle(ledger, self._pcs.lenders(cell, self.grants, now), now)
             self._handle(ledger, self._leases.debtors(cell, ledger), now)
             self._handle(ledger, self._leases.wanted(cell), now)
@@ -118,7 +124,7 @@ class CellDriver:
                 case AskLender():
                     leases.ask(action, now)
                 case Recall():
-                    leases.lost(action.lease)
+                    leases.recall(action.lease, action.blocks_left)
                 case Swap():
                     self._act(action.recalls, now)
                 case VoidLeases():

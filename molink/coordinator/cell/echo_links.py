@@ -3,7 +3,8 @@
 A layer's attention waits for one message and its answer: a wire takes 0.1 to 0.3 ms, Wi-Fi more,
 and now and then much more. So nearly all echoes have to be fast. Between both bounds nothing
 changes. A link that fell out is in again only after it was fast for as long as a lost lender has to
-be steady: each time that it falls, rings of its debtors begin anew.
+be steady: each time that it falls, rings of its debtors begin anew. One that falls out again soon
+has to be steady for twice as long: what comes and goes with the minutes is in by chance only.
 """
 
 import math
@@ -20,6 +21,12 @@ NEAR_SHARE = 0.95
 
 IN_S, OUT_S = 1.0e-3, 1.5e-3
 """Echoes of a link that comes in take less than the one; at the other it falls out."""
+
+STEADY_MOST_S = 1920.0
+"""Longest time for which a link that has fallen out has to be fast until it is in again."""
+
+CALM_S = 3600.0
+"""Time for which a link is in after which it counts as one that never fell out."""
 
 MEASURE_EVERY_S = 60.0
 ANSWER_WITHIN_S = 25.0
@@ -44,6 +51,10 @@ class EchoLink:
     _due_at: float = -math.inf
     _fell_at: float = -math.inf
     """When it was slow last, since it was in for the first time."""
+    _came_at: float = -math.inf
+    """When it came in last."""
+    _steady_s: float = STEADY_S / 2
+    """How long it had to be fast before it came in."""
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to measure, and nothing is under way."""
@@ -64,9 +75,14 @@ class EchoLink:
         wanted = math.ceil(NEAR_SHARE * len(seconds))
         self.near_s = sorted(seconds)[wanted - 1] if seconds else None
         is_near = self.near_s is not None and self.near_s < bound_s
+        if not is_near and self.is_in:
+            is_calm = now - self._came_at >= CALM_S
+            self._steady_s = STEADY_S if is_calm else min(STEADY_MOST_S, 2 * self._steady_s)
         if not is_near and (self.is_in or self._fell_at > -math.inf):
             self._fell_at = now
-        self.is_in = is_near and (self.is_in or now - self._fell_at >= STEADY_S)
+        was_in, is_steady = self.is_in, now - self._fell_at >= self._steady_s
+        self.is_in = is_near and (was_in or is_steady)
+        self._came_at = now if self.is_in and not was_in else self._came_at
         self.is_judged, self.lease, self._due_at = True, 0, now + MEASURE_EVERY_S
 
 

@@ -63,6 +63,9 @@ class Lenders(Protocol):
         """Give stages of a ring that stands, and lack room, leases as lenders come; until
         cancelled."""
 
+    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+        """Whether a ring's stages may be lent what they lack, within minutes."""
+
     def give_back(self, node_ids: Iterable[str]) -> None:
         """End the leases of nodes whose stages have ended."""
 
@@ -78,6 +81,10 @@ class NoLenders:
 
     async def serve(self, ring: int, stages: Sequence[AgentStage]) -> None:
         """There is nothing to give."""
+
+    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+        """A lender in a stage's own PC is started anew."""
+        return True
 
     def give_back(self, node_ids: Iterable[str]) -> None:
         """There is nothing to end: no stage here has a lease."""
@@ -170,6 +177,12 @@ class CellLending:
         cancelled."""
         await self._standing.serve(ring, stages)
 
+    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+        """Whether a ring's stages may be lent what they lack, within minutes: by their own PCs, or
+        by others that the operator has named."""
+        lacking = min(stages, key=lambda stage: stage.offer.blocks)
+        return not _may_borrow(lacking) or lacking.node.pc in self._confirmed
+
     def give_back(self, node_ids: Iterable[str]) -> None:
         """End the leases of nodes whose stages have ended."""
         for node_id in node_ids:
@@ -190,7 +203,7 @@ class CellLending:
         counted = [(stage, figures) for stage, figures in found if figures is not None]
         if len(counted) < len(stages) or not counted:
             return []
-        may = {pc for pair in self.pairs.pairs for pc in pair} if self.is_encrypted else set()
+        may = self._confirmed
         fixed = [self._tokens(stage) for stage in stages if stage.node.pc not in may]
         target = min([counted[0][1].tokens_longest, *fixed])
         return [
@@ -206,6 +219,11 @@ class CellLending:
             for stage, figures in counted
             if stage.node.pc in may and self._tokens(stage) < target
         ]
+
+    @property
+    def _confirmed(self) -> set[str]:
+        """PCs that others may lend to."""
+        return {pc for pair in self.pairs.pairs for pc in pair} if self.is_encrypted else set()
 
     def _tokens(self, stage: AgentStage) -> int:
         """Tokens that a stage holds by itself, with its own PC's memory."""

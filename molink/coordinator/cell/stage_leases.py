@@ -5,7 +5,7 @@ stage is told its lease. So what a debtor *has* is known here, and its reports a
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.control.messages.cell import LeaseOrder
 from molink.coordinator.cell.echo_links import may_lend
@@ -46,6 +46,8 @@ class StageLeases:
     wants: dict[str, RoomWanted] = field(default_factory=dict)
     questions: dict[str, Question] = field(default_factory=dict)
     """Open questions, by node."""
+    recalls: dict[int, int] = field(default_factory=dict)
+    """Blocks that are to be left of leases, by number: their stages give the others back."""
     ended: set[int] = field(default_factory=set)
     """Leases that nobody has any more, while there may be others that are not claimed yet."""
 
@@ -77,7 +79,32 @@ class StageLeases:
     def lost(self, number: int) -> None:
         """End a lease: its stage finds its lender gone."""
         self.grants.pop(number, None)
+        self.recalls.pop(number, None)
         self.ended.add(number)
+
+    def recall(self, number: int, blocks_left: int) -> None:
+        """Have a stage give blocks of a lease back until so many are left."""
+        if number in self.grants:
+            self.recalls[number] = min(blocks_left, self.recalls.get(number, blocks_left))
+
+    def take_back(self, cell: frozenset[str]) -> None:
+        """Count no more of leases that were called back than is left, once their lenders say that
+        no more lies there."""
+        for number, left in list(self.recalls.items()):
+            grant = self.grants[number]
+            seen = self.pcs.seen.get(grant.lender)
+            if seen is None or grant.lender not in cell:
+                continue
+            held = {one.lease: one.held_bytes for one in seen.facts.leases}
+            if held.get(number, 0) > left * grant.lease.block_bytes:
+                continue
+            if not left:
+                self.lost(number)
+                continue
+            lease = grant.lease.with_blocks(left)
+            lan = replace(grant.lan, places_bytes=lease.size_bytes)
+            self.grants[number] = replace(grant, lease=lease, lan=lan)
+            del self.recalls[number]
 
     def drop_lost(self, cell: frozenset[str]) -> None:
         """End leases that lenders have ended, and those of links that have become too slow."""

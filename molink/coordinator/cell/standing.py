@@ -2,10 +2,13 @@
 lender is there, and another one where its lender is gone for good.
 
 A stage takes a lease between two steps. It offers its ring the places when the lender has answered,
-and the head counts with them last, once all stages offer as many (`ring.lent_room`).
+and the head counts with them last, once all stages offer as many (`ring.lent_room`). What a lender
+wants back of it the stage is told the same way: it offers less, the head counts with less, and then
+the blocks come home.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,8 +32,18 @@ TAKEN_WITHIN_S = 60.0
 """Seconds for a stage to offer what it was given: it may be within a long step, and it comes thrice
 for a lender that is lost."""
 
-AGAIN_S = 120.0
-"""Seconds for which a stage that has not taken a lease is given none."""
+TAKE_AGAIN_S = 5.0
+"""Seconds until a stage that does not use its lease is told it again, and twice as many each time
+after that: its lender may have been a moment late, and a stage that has tried thrice stops."""
+
+AGAIN_S = 10.0
+"""Seconds for which a stage that has not taken a lease is given none; twice as many each time after
+that, at most `AGAIN_MOST_S`, until it takes one."""
+
+AGAIN_MOST_S = 120.0
+
+TELL_AGAIN_S = 5.0
+"""Between two words to a stage that is to give places back: the one before may have been lost."""
 
 NOT_TAKEN = "It has not come for the lease that it was given."
 
@@ -55,6 +68,12 @@ class _Given:
     """What the process had loaded that was told; another one knows nothing of it."""
     used_at: float
     """When it was given, or was last seen to be used."""
+    tell_at: float
+    """When it is told again, unless it uses it."""
+    pause_s: float = TAKE_AGAIN_S
+    """Seconds until it is told once more then."""
+    recalled_at: float = -math.inf
+    """When the stage was last told to give places back."""
 
 
 @dataclass(slots=True)
@@ -67,6 +86,8 @@ class StandingLeases:
     """By node."""
     _not_before: dict[str, float] = field(default_factory=dict)
     """Until when nodes get no lease."""
+    _pauses: dict[str, float] = field(default_factory=dict)
+    """Seconds for which nodes that have not taken their last lease were given none."""
 
     async def serve(self, ring: int, stages: Sequence[AgentStage]) -> None:
         """Look after the stages of a ring until cancelled."""
@@ -79,6 +100,7 @@ class StandingLeases:
         """The stage of a node has ended."""
         self._given.pop(node_id, None)
         self._not_before.pop(node_id, None)
+        self._pauses.pop(node_id, None)
 
     async def look(self, ring: int, stages: Sequence[AgentStage], now: float) -> None:
         """Give what was granted, end what is not used, and ask for what is lacking."""
@@ -102,15 +124,37 @@ class StandingLeases:
         node_id, number = stage.node.node_id, grant.lease.number
         given = self._given.get(node_id)
         if given is None or given.number != number or given.loaded is not stage.loaded:
-            self._given[node_id] = given = _Given(number, stage.loaded, now)
+            self._given[node_id] = given = _Given(number, stage.loaded, now, now + TAKE_AGAIN_S)
             if not _loaded_with(stage, number):
                 await self._give(ring, stage, grant)
+        await self._recall(ring, stage, grant, given, now)
         if BLOCK_TOKENS * stage.offer.blocks > own_tokens(stage):
-            given.used_at = now
+            given.used_at, given.tell_at, given.pause_s = now, now + TAKE_AGAIN_S, TAKE_AGAIN_S
+            self._pauses.pop(node_id, None)
         elif now - given.used_at >= TAKEN_WITHIN_S:
-            self.lending.driver.drop(node_id)
-            self.lending.refused[grant.wanted.pc] = NOT_TAKEN
-            self._not_before[node_id] = now + AGAIN_S
+            self._not_taken(node_id, grant, now)
+        elif now >= given.tell_at and self.lending.driver.recalled(number) is None:
+            given.pause_s *= 2
+            given.tell_at = now + given.pause_s
+            await self._give(ring, stage, grant)
+
+    def _not_taken(self, node_id: str, grant: Grant, now: float) -> None:
+        """End a lease that a stage has not come for, and give it none for a while."""
+        self.lending.driver.drop(node_id)
+        self.lending.refused[grant.wanted.pc] = NOT_TAKEN
+        pause_s = min(AGAIN_MOST_S, 2 * self._pauses.get(node_id, AGAIN_S / 2))
+        self._pauses[node_id], self._not_before[node_id] = pause_s, now + pause_s
+
+    async def _recall(
+        self, ring: int, stage: AgentStage, grant: Grant, given: _Given, now: float
+    ) -> None:
+        """Have a stage give back what its lender wants."""
+        left = self.lending.driver.recalled(given.number)
+        if left is None or now - given.recalled_at < TELL_AGAIN_S:
+            return
+        given.recalled_at = now
+        order = StageLease(ring=ring, tokens=left * BLOCK_TOKENS, lease=grant.lan)
+        await self.lending.hub.client.publish(LEASE, stage.node.node_id, order)
 
     async def _give(self, ring: int, stage: AgentStage, grant: Grant) -> None:
         order = StageLease(ring=ring, tokens=grant.tokens, lease=grant.lan)

@@ -21,12 +21,7 @@ from typing import assert_never
 
 from molink.coordinator.ring.cache_use import CacheUse
 from molink.coordinator.ring.codec_check import checked_codec
-from molink.coordinator.ring.links import (
-    HeadLost,
-    HeadSilent,
-    RingClientLinks,
-    TailRefused,
-)
+from molink.coordinator.ring.links import HeadLost, HeadSilent, RingClientLinks, TailRefused
 from molink.coordinator.ring.live_sequence import (
     LiveSequence,
     RequestStalledError,
@@ -50,14 +45,7 @@ from molink.serving.service import GenerationRequest
 from molink.serving.token_events import TokenEvent
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.progress import StageProgress
-from molink.wire.frames import (
-    Cancel,
-    ChangeCache,
-    ClearCache,
-    Sampled,
-    SetCodec,
-    Submit,
-)
+from molink.wire.frames import Cancel, ChangeCache, ClearCache, Sampled, SetCodec, Submit
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.recovery.instructions import ResumeRequests
 from molink_scheduler.resume import requests_to_resume
@@ -74,7 +62,8 @@ REQUESTS_MAX = 4096
 class RingClient:
     """A `GenerationService` over one ring, while `run` runs."""
 
-    card: ModelCard
+    whole_card: ModelCard
+    """The model as the ring holds it with all places that its stages have had."""
     ring: Ring
     links: RingClientLinks
     head_silent: Callable[[], None]
@@ -102,6 +91,11 @@ class RingClient:
     def __post_init__(self) -> None:
         self._idle.set()
         self.prospects = RingProspects.of(self.ring.terms.ring)
+
+    @property
+    def card(self) -> ModelCard:
+        """The model as the ring lets requests in now."""
+        return self._room.card(self.whole_card)
 
     def met_by(self, request: GenerationRequest, tokens_per_s: float) -> RingState:
         """The ring as a request would meet it that came now."""
@@ -145,10 +139,16 @@ class RingClient:
         """Take what the head reports of its prompts into the timelines."""
         note_prompts(self._live, head, now)
 
-    def take_room(self) -> None:
-        """Have the head count with what the stages offer now, unless the ring is paused."""
-        if not self.is_paused:
-            self._room.look(self.ring, self._live, self.links.send)
+    def take_room(self, may_move: Callable[[int], bool], *, may_come: bool = True) -> None:
+        """Have the head count with what the stages offer now, unless the ring is paused. Who waits
+        for more where none `may_come` is refused, or goes where it `may_move`."""
+        if self.is_paused:
+            return
+        now, look = time.monotonic(), self._room.look
+        for live in look(self.ring, self._live, self.links.send, now, may_come=may_come):
+            error = live.too_long(self.card)
+            stalled = RequestStalledError(str(error))
+            self._give_up(live, stalled if may_move(live.tokens) else error, is_held=True)
 
     def give_up_stalled(
         self, now: float, may_move: Callable[[int], bool], tail: StageProgress
@@ -231,7 +231,7 @@ class RingClient:
         cached it keeps what all of them hold."""
         now = time.monotonic()
         self.ring, self.is_paused = ring, False
-        self.take_room()
+        self._room.tell(ring, self.links.send)
         if going_on.cached is not None:
             retained = going_on.cached
             self.links.send(ChangeCache(retained.emptied if self._is_clear_due else retained))

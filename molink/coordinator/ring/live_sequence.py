@@ -175,10 +175,7 @@ class LiveSequence:
         InvalidRequestError when it is longer than the model, or than a head reads."""
         tokens, most = len(request.prompt_token_ids), request.sampling.max_tokens
         if tokens + most > card.model_len_max:
-            raise InvalidRequestError(
-                f"The prompt's {tokens} tokens and max_tokens {most} exceed the model's "
-                f"{card.model_len_max}: shorten one."
-            )
+            raise _too_long(tokens, most, card)
         card.check_words(chain(request.prompt_token_ids, output, request.sampling.named))
         text = None
         if card.tokenizer is not None:
@@ -220,6 +217,10 @@ class LiveSequence:
                 "This ring lets KV lie in the PC's memory (--kv-host-tokens), where it cannot be "
                 "cut: leave 'kv_budget' out."
             )
+
+    def too_long(self, card: ModelCard) -> InvalidRequestError:
+        """The error of one that is longer than its ring has room for now, and will soon."""
+        return _too_long(self.prompt_tokens, self.tokens - self.prompt_tokens, card)
 
     def join(self, line: WaitingLine, now: float) -> None:
         """Wait in a ring's line, unless it waits or runs there."""
@@ -323,6 +324,11 @@ class LiveSequence:
         self.held_tokens = self.prompt_tokens + self.generated_tokens - 1
         if self.timeline is not None:
             self.timeline.tokens_came(len(token_ids), now)
+
+
+def _too_long(tokens: int, most: int, card: ModelCard) -> InvalidRequestError:
+    why = f"The prompt's {tokens} tokens and max_tokens {most} exceed the model's"
+    return InvalidRequestError(f"{why} {card.model_len_max}: shorten one. {card.bound}".rstrip())
 
 
 def _check_readable(request: Request) -> None:

@@ -272,7 +272,7 @@ class RingSupervisor:
 
     def _go_on(self, client: RingClient, resumption: Resumption) -> None:
         reason, going_on = resumption.reason, resumption.going_on
-        client.card = self.endpoint.fitting(resumption.ring)
+        client.whole_card = self.endpoint.fitting(resumption.ring)
         client.go_on(resumption.ring, going_on, reason)
         elapsed_s, loading_s = self.recovery.succeeded(resumption.ring)
         kept = len(going_on.listed - going_on.missing)
@@ -336,11 +336,11 @@ class RingSupervisor:
                 raise self._stuck(stuck)
             if healths[0] is not None:
                 client.note_prompts(healths[0], now)
+            has_other = partial(self.service.has_other, client)
             with suppress(RingError):  # Without a link to its head, once it goes on.
-                client.take_room()
+                client.take_room(has_other, may_come=self.lenders.may_come(self.stages))
                 if self._sources.update(stage.node for stage in self.stages):
                     client.clear_cache()
-            has_other = partial(self.service.has_other, client)
             client.give_up_stalled(now, has_other, stages[-1])
             if client.prospects.watch.is_habit(now):
                 raise self._stuck(Stuck.letting_lie(len(stages)))

@@ -62,15 +62,24 @@ class HeldBlocks:
 
     def put(self, places: Sequence[int], packed_BW: BlockBytes) -> None:
         """Hold blocks whose bytes are packed, one in each of these places."""
-        _copy_in(self.pool.block_rows(), places, packed_BW)
+        copy_in(self.pool.block_rows(), places, packed_BW)
 
     def put_layer(self, layer: int, places: Sequence[int], packed_BX: BlockBytes) -> None:
         """Hold the rows of one layer of blocks, as `take` gives them."""
-        _copy_in(self.pool.block_rows_by_layer()[layer], places, packed_BX)
+        copy_in(self.pool.block_rows_by_layer()[layer], places, packed_BX)
 
     def drop(self, places: Sequence[int]) -> None:
         """Let the system have the memory of these."""
         self.pool.give_back((run.start, len(run)) for run in number_runs(sorted(places)))
+
+    def keep(self, places: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Hold no more than the first places, into which blocks beyond them move; the system has
+        the memory of the others."""
+        if moves:
+            from_B, to_B = torch.tensor(moves).unbind(1)
+            for rows_BX in self.pool.block_rows():
+                rows_BX.index_copy_(0, to_B, rows_BX.index_select(0, from_B))
+        self.pool.give_back([(places, self.pool.slots // BLOCK_TOKENS - places)])
 
     def plan(self, spans: Sequence[LentSpan]) -> None:
         """Attend for these spans from now on."""
@@ -101,9 +110,11 @@ class HeldBlocks:
         return cast(BlockBytes, torch.cat(parts, dim=1).numpy())
 
 
-def _copy_in(tensors: Sequence[torch.Tensor], places: Sequence[int], packed_BW: BlockBytes) -> None:
-    index_B, start = torch.from_numpy(np.asarray(places, np.int64)), 0
-    packed = torch.from_numpy(packed_BW)
+def copy_in(tensors: Sequence[torch.Tensor], places: Sequence[int], packed_BW: BlockBytes) -> None:
+    """Copy packed blocks into these places of tensors [blocks, bytes], which share their bytes."""
+    device, start = tensors[0].device, 0
+    index_B = torch.from_numpy(np.asarray(places, np.int64)).to(device)
+    packed = torch.from_numpy(packed_BW).to(device)
     for rows_BX in tensors:
         stop = start + rows_BX.shape[1]
         rows_BX.index_copy_(0, index_B, packed[:, start:stop])

@@ -23,6 +23,8 @@ LAST_BLOCKS_HERE = 2
 """Last blocks of each table that are never lent: the one that is filled, and the one before, into
 which rejected drafts may reach."""
 
+NONE = range(0), dict[int, int]()
+
 
 @dataclass(slots=True)
 class LentBlocks(KvBlocks):
@@ -80,6 +82,33 @@ class LentBlocks(KvBlocks):
         self._away, self.first_away = FreeRuns(), len(self._users)
         self.lose(places)
         self.drop([number for number, block in self._cached.items() if block in places])
+
+    def leaving(self, left: int, most: int) -> tuple[range, dict[int, int]]:
+        """Numbers of the lender's last places beyond its first `left`, `most` of them, and where
+        the blocks in them may go: into its first places, else home. Empty where there is no room
+        for them, as before the ring counts with so much less."""
+        stop, kept = len(self._users), self.first_away + left
+        going = range(max(kept, stop - most), stop)
+        blocks = [block for block in going if self._users[block]]
+        first = (range(run.start, min(run.stop, kept)) for run in self._away.runs())
+        here = (*self._free.runs(), *self._claims.values())
+        room = [*islice((block for run in (*first, *here) for block in run), len(blocks))]
+        return (going, dict(zip(blocks, room, strict=True))) if len(room) == len(blocks) else NONE
+
+    def leave(self, going: range, moves: Mapping[int, int]) -> None:
+        """The lender has these places no more; the blocks in them are where `leaving` has said."""
+        for request_id, claim in self._claims.items():
+            self._free.add(claim)
+            self._claims[request_id] = range(0)
+        for block in moves.values():
+            _take_one(self._free if block < self.blocks_here else self._away, block)
+        for block in going:
+            if block not in moves:
+                _take_one(self._away, block)
+        for block, place in moves.items():
+            self._users[place], self._is_cached[place] = self._users[block], self._is_cached[block]
+        self._rename(moves)
+        del self._users[going.start :], self._is_cached[going.start :]
 
     def is_here(self, number: int) -> bool:
         """Whether the block that the cache holds under this number lies in the stage's own
@@ -156,3 +185,11 @@ class LentBlocks(KvBlocks):
             raise OutOfBlocks(
                 f"{blocks} blocks are wanted in a stage's own memory, {self.free_here} are free"
             )
+
+
+def _take_one(free: FreeRuns, block: int) -> None:
+    """Take one block out of the run that it lies in."""
+    run = next(run for run in free.runs() if block in run)
+    free.take(run)
+    free.add(range(run.start, block))
+    free.add(range(block + 1, run.stop))

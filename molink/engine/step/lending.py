@@ -1,14 +1,15 @@
 """Blocks of one executor that lie at a lender: when they go, and what steps attend to there."""
 
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from molink.engine.device.elements import dtype_name
-from molink.engine.layers.held_blocks import HeldBlocks
+from molink.engine.layers.held_blocks import HeldBlocks, copy_in
 from molink.engine.layers.lent_attention import LentStep
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.lent_blocks import LentBlocks
@@ -17,7 +18,7 @@ from molink.engine.memory.packed_blocks import PackedBlocks
 from molink.engine.memory.ragged_batch import RaggedSpan
 from molink.engine.memory.window_pool import WindowPool
 from molink.engine_protocol.lender import Lender, LentKv, LentLayer
-from molink.errors import UnsupportedModelError
+from molink.errors import LenderLostError, UnsupportedModelError
 from molink_scheduler.batch import Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 from molink_scheduler.kv.capacity import PASSING_SHARE, requests_beside_lender
@@ -27,6 +28,10 @@ PIECE_BYTES = 32 * 2**20
 
 AHEAD_BLOCKS = 32
 """Blocks that go beyond those that are wanted now, so that not every step has some to move."""
+
+GIVE_BACK_S = 0.3
+"""Seconds between two reports for which a stage that gives places back computes nothing: it goes on
+at the next report, so half of the link's rate is used, and its ring is not held up for long."""
 
 
 @dataclass(slots=True)
@@ -44,6 +49,14 @@ class Lending:
     """Room for lent keys that a step has brought, of one layer at a time."""
     _under_way: list[frozenset[int]] = field(init=False, default_factory=list)
     """Blocks of the steps under way, which read them where they are."""
+    _left: int | None = field(init=False, default=None)
+    """Places that its lender lets it keep; None: all."""
+
+    @property
+    def blocks_offered(self) -> int:
+        """Blocks that the ring may count with: places that are wanted back are none of them."""
+        left = self.places if self._left is None else self._left
+        return min(self.kv.blocks_total, self.kv.blocks_here + left)
 
     @property
     def rows_max(self) -> int:
@@ -72,6 +85,41 @@ class Lending:
         for first in range(0, len(moves), count):
             here, places = zip(*moves[first : first + count], strict=True)
             self.lender.put(places, packed.take([here]))
+
+    def recall(self, places: int) -> None:
+        """The lender wants all but its first places back: `give_back` does that once the ring
+        counts with less."""
+        self._left = min(places, self.places if self._left is None else self._left)
+
+    def give_back(self) -> bool:
+        """Give places back that are wanted, as far as `GIVE_BACK_S` reaches, between two steps;
+        whether none is left, and the lender has ended."""
+        left, until = self._left, time.monotonic() + GIVE_BACK_S
+        if left is None or self.kv.blocks_total > self.kv.blocks_here + left:
+            return False
+        with suppress(LenderLostError):  # What is not home yet is lost as any other.
+            while self.places > left and time.monotonic() < until:
+                if not self._give_back_some(left):
+                    break
+        return not self.places
+
+    def _give_back_some(self, left: int) -> bool:
+        most = max(1, PIECE_BYTES // PackedBlocks((self.pool,)).block_bytes)
+        going, moves = self.kv.leaving(left, most)
+        if not going:
+            return False
+        first = self.kv.first_away
+        home = [(one - first, to) for one, to in moves.items() if to < self.kv.blocks_here]
+        there = [(one - first, to - first) for one, to in moves.items() if to >= first]
+        self.moving.vacate({block for _, block in home})
+        for layer, tensors in self.pool.block_rows_by_layer().items() if home else ():
+            rows_BX = self.lender.take(layer, [place for place, _ in home])
+            with torch.inference_mode():
+                copy_in(tensors, [block for _, block in home], rows_BX)
+        self.lender.keep(going.start - first, there)
+        self.kv.leave(going, moves)
+        self.places = going.start - first
+        return True
 
     @contextmanager
     def reading(self, spans: Sequence[RaggedSpan]) -> Iterator[LentStep | None]:
@@ -156,6 +204,14 @@ def lend(stage: LendingStage, lending: Lending) -> None:
         lending.kv = LentBlocks.of(stage.kv)
     lending.kv.borrow(lending.places)
     stage.kv, stage.lending, stage.moving.let_in = lending.kv, lending, lending.let_in
+
+
+def give_back(stage: LendingStage) -> bool:
+    """Give places back that a stage's lender wants; whether it has none any more."""
+    if stage.lending is None or not stage.lending.give_back():
+        return False
+    stage.lending, stage.moving.let_in = None, all_let_in
+    return True
 
 
 def lose_lender(stage: LendingStage) -> bool:

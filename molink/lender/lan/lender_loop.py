@@ -66,6 +66,7 @@ class LanLenderLoop:
     held: Callable[[int], None]
     """Is told how many bytes are held, once they are."""
     _lender: LenderLoop = field(init=False)
+    _block_bytes: int = field(init=False, default=0)
 
     def run(self) -> None:
         """Serve until the stage closes the link. Raises FrameError and OSError."""
@@ -85,14 +86,23 @@ class LanLenderLoop:
                 wanted = self._checked(content)
                 self._lender.take(frame, content)
                 self.held(wanted)
+            case Kind.KEEP:
+                self._keep(frame, content)
             case _:
                 self._lender.take(frame, content)
+
+    def _keep(self, frame: Frame, content: memoryview) -> None:
+        """Hold fewer blocks, and no more from now on."""
+        self._lender.take(frame, content)
+        self.bytes_max = frame.number * self._block_bytes
+        self.held(self.bytes_max)
 
     def _checked(self, content: memoryview) -> int:
         """Bytes that a stage may have that asks for them."""
         try:
             hello = HELLO.read(json.loads(bytes(content)))
             wanted, lent = hello.bytes_wanted, self.bytes_max
+            self._block_bytes = wanted // hello.places
             if wanted > lent:
                 raise FrameError(
                     f"{hello.places:,} blocks take {gb_text(wanted)}, and {gb_text(lent)} are lent"

@@ -100,9 +100,11 @@ class HealthReports:
             raise LenderLostError("a lender of KV has gone")
 
     @property
-    def kv_blocks(self) -> int:
-        """KV blocks that there were places for at the last report."""
-        return self._held.kv_blocks
+    def blocks_to_offer(self) -> int | None:
+        """KV blocks to offer the ring from now on: more, once a lender has brought places, or fewer
+        where one wants some back; None: as before."""
+        blocks, room = self._held.kv_blocks, self.core.source.room
+        return blocks if blocks > room.blocks or 0 < blocks < room.offered else None
 
     def kv_freed(self) -> None:
         """A request was forgotten."""

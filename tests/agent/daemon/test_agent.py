@@ -1,5 +1,6 @@
 """One agent, a node for each lent device; what its owner wants holds for all of them."""
 
+import asyncio
 import json
 from types import SimpleNamespace
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from molink.control.messages.payloads import AssignedWork, NodeState, WeightsSource
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.messages import LoadStage, SetCacheRam, StageWork, decode_line
-from molink_agent.daemon.agent import DEVICES_EVERY_S, NO_DEVICE, assign_devices
+from molink_agent.daemon import agent as agent_module
+from molink_agent.daemon.agent import DEVICES_EVERY_S, NO_DEVICE, LeftError, assign_devices
 from molink_agent.daemon.process import node_name
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.limits.limits_file import LimitsFile
@@ -170,3 +172,18 @@ def test_a_node_that_lost_its_device_takes_one_that_nobody_has():
     assert assign_devices((NO_DEVICE,), ["cuda:0", "cuda:1"]) == ("cuda:0", "cuda:1")
     assert assign_devices(("cuda:0", "cuda:1"), ["cuda:1"]) == (NO_DEVICE, "cuda:1")
     assert assign_devices((NO_DEVICE, "cuda:1"), ["cuda:1", "cpu"]) == ("cpu", "cuda:1")
+
+
+async def test_who_leaves_waits_until_stages_have_brought_home_what_it_has_lent(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(agent_module, "REFRESH_S", 0.001)
+    agent, _ = agent_with(tmp_path)
+    cell = agent.first.cell
+    agent.owner.leaving, cell._allowed[1] = True, 1000
+    keeping = asyncio.create_task(agent._keep_fresh())
+    await asyncio.sleep(0.1)
+    assert not keeping.done() and cell.lends
+    cell._allowed.clear()
+    with pytest.raises(LeftError):
+        await keeping

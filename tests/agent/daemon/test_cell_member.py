@@ -9,7 +9,7 @@ import pytest
 from molink.control.messages.cell import CellOrder, EchoOrder, LeaseOrder
 from molink.errors import LenderLostError
 from molink_agent.daemon import cell_member
-from molink_agent.daemon.cell_member import CellMember
+from molink_agent.daemon.cell_member import RECALL_HURRIED_S, RECALL_S, CellMember
 from molink_agent.limits.owner_policy import OwnerVerdict
 from molink_scheduler.units import GB, MB
 from tests.agent.daemon.agents import agent_with
@@ -80,13 +80,32 @@ async def test_a_confirmed_cell_has_it_listen_and_allow_what_there_is_room_for(
         assert member.facts().ended == ()
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def late(member: CellMember, within_s: float) -> None:
+    """Let so long pass, at the end of which what was not brought home ends."""
+    member.clock = clock = Clock()
+    await member.refresh()
+    kept = member.facts().leases
+    clock.now = within_s - 0.1
+    await member.refresh()
+    assert member.facts().leases == kept
+    clock.now = within_s
+    await member.refresh()
+
+
 async def test_a_game_takes_all_leases_back_and_ends_the_process(tmp_path, monkeypatch):
     member = member_on(tmp_path, monkeypatch)
     async with running(member):
         await member.take(CellOrder(serves=True, allow=(lease(1),)))
         await until(member, lambda facts: facts.leases)
         member.owner.now = OwnerVerdict(False, "A program fills the screen.", hurries=True)
-        await member.refresh()
+        await late(member, RECALL_HURRIED_S)
         facts = member.facts()
         assert (facts.leases, facts.ended, facts.memory_bytes) == ((), (1,), 0)
         assert facts.why_less == "A program fills the screen."
@@ -100,7 +119,10 @@ async def test_programs_that_need_the_memory_end_the_newest_lease_first(tmp_path
         await until(member, lambda facts: member.held_bytes == 600 * MB)
         less = pc(memory_available_bytes=2 * GB - 200 * MB)  # The reserve of 2 GB is touched.
         monkeypatch.setattr(cell_member, "read_machine", lambda _: less)
+        member.clock = Clock()
         await member.refresh()
+        assert member.facts().memory_bytes == 400 * MB, "so much may stay"
+        await late(member, RECALL_HURRIED_S)
         assert [one.lease for one in member.facts().leases] == [1]
         assert member.facts().ended == (2,)
 
@@ -111,11 +133,46 @@ async def test_a_lower_limit_ends_leases_and_a_higher_one_does_not(tmp_path, mon
         await member.take(CellOrder(serves=True, allow=(lease(1, 300 * MB), lease(2, 300 * MB))))
         await until(member, lambda facts: len(facts.leases) == 2)
         member.owner.limits.set("lend_ram_gb", "0.5")
-        await member.refresh()
+        await late(member, RECALL_S)
         assert [one.lease for one in member.facts().leases] == [1]
         member.owner.limits.set("lend_ram_gb", "2")
         await member.refresh()
         assert [one.lease for one in member.facts().leases] == [1]
+
+
+async def test_what_is_given_back_in_time_leaves_the_rest_and_the_process_as_they_are(
+    tmp_path, monkeypatch
+):
+    member = member_on(tmp_path, monkeypatch)
+    member.clock = clock = Clock()
+    async with running(member):
+        await member.take(CellOrder(serves=True, allow=(lease(1, 600 * MB),)))
+        await until(member, lambda facts: facts.leases and facts.leases[0].held_bytes)
+        member.owner.limits.set("lend_ram_gb", "0.5")
+        await member.refresh()
+        facts = member.facts()
+        assert (facts.memory_bytes, facts.leases[0].size_bytes) == (500 * MB, 600 * MB)
+        member._process.held[1] = 400 * MB  # As its stage has brought a third home.
+        await member.take(CellOrder(serves=True, allow=(lease(1, 400 * MB),)))
+        clock.now = 2 * RECALL_S
+        await member.refresh()
+        facts = member.facts()
+        assert [one.size_bytes for one in facts.leases] == [400 * MB]
+        assert (facts.started, facts.ended) == (1000, ())
+
+
+async def test_a_pause_ends_the_process_once_nothing_lies_there(tmp_path, monkeypatch):
+    member = member_on(tmp_path, monkeypatch)
+    async with running(member):
+        await member.take(CellOrder(serves=True, allow=(lease(1),)))
+        await until(member, lambda facts: facts.leases)
+        member.owner.now = OwnerVerdict(False, "Paused by its owner.")
+        await member.refresh()
+        facts = member.facts()
+        assert member.lends and (facts.memory_bytes, facts.port) == (0, 4002)
+        await member.take(CellOrder(serves=True, end=(1,)))
+        assert not member.lends
+        await until(member, lambda facts: facts.port == 0)
 
 
 async def test_a_process_that_dies_ends_all_leases_and_another_one_starts(tmp_path, monkeypatch):

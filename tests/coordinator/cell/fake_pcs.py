@@ -24,6 +24,8 @@ class FakePc:
     """Echoes of each other PC; nobody answers where there are none."""
     allowed: dict[int, int] = field(default_factory=dict)
     keys: dict[int, str] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
+    """Bytes that stages hold here, by lease."""
     ended: set[int] = field(default_factory=set)
     echoes: dict[str, EchoesTold] = field(default_factory=dict)
     serves: bool = False
@@ -39,6 +41,7 @@ class FakePc:
         for one in order.allow:
             left = self.room_bytes - sum(self.allowed.values())
             if one.lease in self.allowed:
+                self.allowed[one.lease] = min(one.size_bytes, self.allowed[one.lease])
                 continue
             if one.size_bytes > left or (self.refuses and one.size_bytes):
                 self.ended.add(one.lease)
@@ -70,7 +73,8 @@ class FakePc:
             port=4000 if is_open else 0,
             incarnation=self.started if is_open else 0,
             leases=tuple(
-                LeaseHeld(lease=one, size_bytes=size) for one, size in self.allowed.items()
+                LeaseHeld(lease=one, size_bytes=size, held_bytes=self.held.get(one, 0))
+                for one, size in self.allowed.items()
             ),
             ended=tuple(self.ended),
             echoes=tuple(self.echoes.values()),

@@ -43,7 +43,7 @@ class Rings(AsyncExitStack):
         self.push_async_callback(self.cancel)
         for number in range(self.count):
             serving = await self.enter_async_context(Serving())
-            serving.client.card = CARD
+            serving.client.whole_card = CARD
             serving.client.prospects.pace = PaceEstimator(PACE)
             serving.stages.clear()  # Nobody asks for their layers.
             self.rings.append(serving)

@@ -20,7 +20,7 @@ class Reader:
     """Reader of one answer, who reads when told."""
 
     def __init__(self, s: Serving, max_tokens: int) -> None:
-        s.client.card = CARD
+        s.client.whole_card = CARD
         request = GenerationRequest((1, 2), SamplingParams(max_tokens=max_tokens))
         self.serving, self.tokens = s, []
         self.events = s.client.generate(request)
@@ -149,7 +149,7 @@ class LongWords:
 async def test_long_text_fills_what_may_wait_sooner():
     async with Serving() as s:
         reader = Reader(s, 1000)
-        s.client.card = replace(CARD, tokenizer=LongWords())
+        s.client.whole_card = replace(CARD, tokenizer=LongWords())
         request_id = await reader.asked()
         await told(s, request_id, 3)
         assert isinstance(s.links.sent[-1], Submit)

@@ -197,7 +197,7 @@ class FakeClient:
     def served(self):
         return self.counts
 
-    def take_room(self):
+    def take_room(self, may_move, *, may_come):
         """All offer what they have loaded."""
 
     def note_prompts(self, head, now):

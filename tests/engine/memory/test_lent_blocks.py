@@ -18,6 +18,7 @@ steps = st.lists(
         st.tuples(st.just("release"), st.integers(1, 5), st.none()),
         st.tuples(st.just("drop"), st.integers(0, 60), st.none()),
         st.tuples(st.just("lose"), st.none(), st.none()),
+        st.tuples(st.just("give_back"), st.integers(0, AWAY), st.integers(1, AWAY)),
     ),
     max_size=60,
 )
@@ -30,6 +31,7 @@ class Memory:
     def __init__(self) -> None:
         self.kv = LentBlocks(HERE)
         self.kv.borrow(AWAY)
+        self.away = AWAY
         self.content: dict[int, tuple[int, int]] = {}
         self.tables: dict[int, list[tuple[int, int]]] = {}
         self.cached: dict[int, tuple[int, int]] = {}
@@ -95,6 +97,21 @@ class Memory:
             del self.cached[number]
         self.content = {a: b for a, b in self.content.items() if a < HERE}
         self.kv.borrow(AWAY)
+        self.away = AWAY
+
+    def give_back(self, left: int, most: int) -> None:
+        """As after a head's word that the ring counts with so much less, if that fits."""
+        left = min(left, self.away)
+        if self.kv.blocks_total - self.kv.blocks_free > HERE + left:
+            return
+        self.kv.resize(HERE + left)
+        while self.kv.room > HERE + left:
+            going, moves = self.kv.leaving(left, most)
+            assert going and {one for one in going if self.kv._users[one]} == moves.keys()
+            self.kv.leave(going, moves)
+            moved = {moves.get(block, block): one for block, one in self.content.items()}
+            self.content = {a: b for a, b in moved.items() if a < going.start}
+        self.away = left
 
     def check(self) -> None:
         for request_id, table in self.tables.items():
@@ -102,7 +119,7 @@ class Memory:
         places = self.kv.places(self.cached)
         assert [self.content[block] for block in places] == list(self.cached.values())
         used = {one for table in self.tables.values() for one in table} | set(self.cached.values())
-        assert self.kv.blocks_free == HERE + AWAY - len(used)
+        assert self.kv.blocks_free == HERE + self.away - len(used)
         lent = sum(1 for block, one in self.content.items() if block >= HERE and one in used)
         assert self.kv.blocks_lent == lent
         assert self.kv.free_here == HERE - (len(used) - lent)

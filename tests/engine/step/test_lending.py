@@ -28,6 +28,7 @@ class NearLender:
     def __init__(self) -> None:
         self.pushed = self.pulled = 0
         self.is_lost = False
+        self.kept: list[int] = []
 
     def hold(self, kv: LentKv, places: int) -> None:
         self.held = HeldBlocks.of(kv, places)
@@ -37,6 +38,10 @@ class NearLender:
 
     def drop(self, places: Sequence[int]) -> None:
         self.held.drop(places)
+
+    def keep(self, places: int, moves: Sequence[tuple[int, int]]) -> None:
+        self.kept.append(places)
+        self.held.keep(places, moves)
 
     def plan(self, spans: tuple[LentSpan, ...]) -> None:
         self.held.plan(spans)
@@ -130,7 +135,7 @@ class DyingLender(NearLender):
         self.messages_left = dies_at
 
     def __getattribute__(self, name: str):
-        if name in ("put", "plan", "ask", "answer", "take"):
+        if name in ("put", "plan", "ask", "answer", "take", "keep"):
             self.messages_left -= 1
             self.is_lost = self.messages_left <= 0
             if self.is_lost:
@@ -209,3 +214,61 @@ def tiny_llama(tmp_path_factory):
     directory = tmp_path_factory.mktemp("llama")
     model = save_tiny("llama", directory)
     return directory, [generate(model, job.prompt, job.tokens) for job in short_jobs()]
+
+
+class Recalling(RingDriver):
+    """Ring of one stage whose lender wants places back in the middle, where there is room."""
+
+    left, rounds = 0, 0
+
+    def _round(self, active: list[Job]) -> None:
+        self.rounds += 1
+        if self.rounds == 6:
+            self._recall()
+        super()._round(active)
+
+    def _recall(self) -> None:
+        (stage,) = self.stages
+        stage.lending.make_room(stage.kv.blocks_here - 4)
+        before, held = stage.kv.holders(), stage.kv.tokens_used
+        assert before and stage.kv.blocks_lent > self.left
+        stage.lending.recall(self.left)
+        assert not lending.give_back(stage), "the ring counts with all of it so far"
+        stage.kv.resize(stage.lending.blocks_offered)
+        while stage.lending is not None and stage.lending.places > self.left:
+            if stage.lending.lender.is_lost:
+                raise LenderLostError("it is gone")
+            lending.give_back(stage)
+        assert (stage.kv.holders(), stage.kv.tokens_used) == (before, held)
+
+
+class RecallingDriver(MendingDriver, Recalling):
+    """The same, whose lender may be lost as well."""
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_places_that_are_wanted_back_go_back_and_no_row_is_computed_again(
+    left, tiny_llama, monkeypatch
+):
+    monkeypatch.setattr(lending, "PIECE_BYTES", 1)
+    directory, wanted = tiny_llama
+    (stage,) = load_stages(directory, (0, LAYERS))
+    lender = lent(stage, 24)
+    driver = RecallingDriver([stage], span_tokens=40)
+    driver.left = left
+    assert driver.run(short_jobs()) == wanted
+    assert driver.losses == 0 and lender.kept == [*range(PLACES - 1, left - 1, -1)]
+    assert (stage.lending is None) == (not left) and stage.kv.tokens_used == 0
+    assert stage.kv.room == stage.kv.blocks_here + left
+
+
+@pytest.mark.parametrize("dies_at", swept(range(1, 200), *range(60, 200, 20)))
+def test_a_lender_that_dies_while_places_go_back_costs_no_token(dies_at, tiny_llama, monkeypatch):
+    monkeypatch.setattr(lending, "PIECE_BYTES", 1)
+    directory, wanted = tiny_llama
+    (stage,) = load_stages(directory, (0, LAYERS))
+    stage.resize_kv(24 * 16)
+    lending.lend(stage, lending.lending_by(stage, DyingLender(dies_at), PLACES))
+    driver = RecallingDriver([stage], span_tokens=40)
+    driver.left = 2
+    assert driver.run(short_jobs()) == wanted

@@ -9,7 +9,8 @@ import pytest
 from molink.engine.local_engine import LocalEngine
 from molink.lender.lan.lan_lender import LanLease
 from molink.lender.starting import lender_starts
-from molink.stage_protocol.messages import LoadStage, StageWork
+from molink.stage_protocol.messages import Borrow, LoadStage, StageWork
+from molink_scheduler.batch import Release
 from molink_scheduler.resume import Resume
 from tests.engine.tiny_models import save_tiny
 from tests.lender.lan.owner import WITHIN_S, Owner
@@ -36,6 +37,12 @@ def prepared(directory, lease: LanLease) -> LocalEngine:
 
 def tokens(engine: LocalEngine) -> int:
     return 16 * engine.report(watched=False).kv_blocks
+
+
+def next_of(owner: Owner, lease: LanLease) -> tuple[str, int]:
+    """What the server says next of a lease."""
+    line = next(one for one in iter(owner.next_line, None) if one["lease"] == lease.lease)
+    return line["state"], line["bytes"]
 
 
 def until_lost(engine: LocalEngine) -> None:
@@ -81,6 +88,46 @@ def test_more_tokens_than_are_lent_are_said(directory, owner: Owner, caplog):
     assert 0 < lent < LENT and tokens(engine) == OWN + lent
     assert f"A lender holds {lent} of the {LENT} tokens" in caplog.text
     engine.executor.lending.lender.link.close()
+
+
+@pytest.mark.parametrize("left", [208, 0])
+def test_what_a_lender_wants_back_goes_home_once_the_ring_counts_with_less(
+    directory, owner: Owner, left: int
+):
+    lease = owner.lease()
+    engine = prepared(directory, lease)
+    kv, token_bytes = engine.executor.kv, engine.executor.kv_token_bytes
+    assert next_of(owner, lease) == ("held", LENT * token_bytes)
+    kv.grow(1, 1000)
+    engine.executor.lending.make_room(40)
+    assert kv.blocks_lent >= 30
+    for _ in range(2):  # It may be told again.
+        engine.borrow(Borrow(left, lease))
+        assert tokens(engine) == OWN + left, "it is offered less"
+    assert kv.tokens_capacity == OWN + LENT, "the ring counts with all so far"
+    engine.hold((OWN + left) // 16)
+    assert tokens(engine) == OWN + left and kv.room == (OWN + left) // 16
+    assert next_of(owner, lease) == ("held" if left else "ended", left * token_bytes)
+    assert kv.tokens_used == 1008 and kv.blocks_lent <= left // 16
+    assert not engine.report(watched=False).lender_is_lost
+    engine.executor.release(Release(1))
+    if engine.executor.lending is not None:
+        engine.executor.lending.lender.link.close()
+    else:
+        engine.rows_kept(Resume(()), {}, lambda *given: True)
+        assert not owner.lenders(), "it is not come for again"
+
+
+def test_a_lease_that_is_recalled_while_its_lender_comes_is_not_taken(directory, owner: Owner):
+    lease = owner.lease()
+    engine = prepared(directory, owner.lease(0))
+    engine.borrow(Borrow(LENT, lease))
+    engine.borrow(Borrow(0, lease))
+    assert next_of(owner, lease)[0] == "held"
+    deadline = time.monotonic() + WITHIN_S
+    while owner.lenders():
+        assert tokens(engine) == OWN and time.monotonic() < deadline
+    owner.until_ended(lease)
 
 
 def test_a_lease_of_no_bytes_lends_nothing(directory, owner: Owner):
