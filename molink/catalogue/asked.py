@@ -4,14 +4,20 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from molink.catalogue.fits import Facts
 from molink.config.node_file import LENT_SHARE, ListedNode, NodeFile
 from molink.errors import UserError
 from molink.hardware.gpu import Gpu, gpu
+from molink_scheduler.placement import Goal
 from molink_scheduler.units import GIB
 
 COUNTED = re.compile(r"(?:(?P<count>\d{1,3})\s*[x×*]\s*)?(?P<name>.+)")
 
-PCS_MAX = 32
+LINE = re.compile("/".join([r"(\d{1,6}(?:\.\d{1,3})?)"] * 3))
+LINE_MAX = 100_000.0
+"""Mbit/s and milliseconds beyond every home's."""
+
+PCS_MAX = 16
 """Cards that are planned at once: for more, a plan of each model takes seconds."""
 
 
@@ -23,6 +29,18 @@ class HomeLine:
     download_mbps: float = 100.0
     round_trip_ms: float = 30.0
     """Between two of them: as plans count where nothing was measured."""
+
+
+def home_line(text: str) -> HomeLine:
+    """The line of `40/100/30`. Raises UserError for anything else."""
+    match = LINE.fullmatch(text.strip())
+    numbers = [float(one) for one in match.groups()] if match else [0.0]
+    if min(numbers[:2]) <= 0 or max(numbers) > LINE_MAX:
+        raise UserError(
+            f"--line takes Mbit/s up, Mbit/s down and ms there and back, such as 40/100/30, got "
+            f"{text!r:.40}."
+        )
+    return HomeLine(*numbers)
 
 
 def asked_pcs(text: str, line: HomeLine) -> NodeFile:
@@ -42,6 +60,11 @@ def asked_pcs(text: str, line: HomeLine) -> NodeFile:
         raise UserError(f"--for takes 1 to {PCS_MAX} cards, got {len(cards)}: --for '3090, 3060'.")
     seen = Counter[str]()
     return NodeFile(tuple(_pc(card, line, seen) for card in cards), {})
+
+
+def card_facts(pcs: NodeFile) -> Facts:
+    """The PCs as plans count with them."""
+    return lambda planned: (pcs.facts(planned.shape, Goal().context_tokens), pcs.network())
 
 
 def _pc(card: Gpu, line: HomeLine, seen: Counter[str]) -> ListedNode:

@@ -1,4 +1,4 @@
-"""Names of GeForce cards as people write them: `3090`, `RTX 3060 12GB`, `4080 laptop`, `4070tisuper`.
+"""Names of GeForce cards as people write them: `3090`, `RTX 3060 12GB`, `4080 laptop`.
 
 The cards themselves stand in `cards.toml`, with the source of each.
 """

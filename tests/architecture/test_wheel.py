@@ -22,6 +22,8 @@ DATA = {
     "molink/api/openapi": "docs.css docs.html docs.js",
     "molink/api/page": "announcer.js answer.js api.js dom.js icon.svg index.html main.js "
     "markdown.js page.css ring.js settings.js",
+    "molink/checkpoint/catalogue": "models.json",
+    "molink/hardware": "cards.toml",
     "molink/models/demo": "config.json generation_config.json model.safetensors README.md "
     "tokenizer.json tokenizer_config.json",
     "molink/models/demo_drafter": "config.json generation_config.json model.safetensors README.md",
