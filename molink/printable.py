@@ -11,7 +11,9 @@ escape character the rest of a sequence is only text.
 """
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import TextIO
 
 REPLACEMENT = "\ufffd"
@@ -56,6 +58,13 @@ def plain_line(text: str) -> str:
 def is_printable(text: str) -> bool:
     """Whether a terminal would show all of it, in one line, and obey nothing."""
     return text.translate(_LINE) == text
+
+
+def near_names(written: str, known: Iterable[str]) -> list[str]:
+    """Up to three of the known names that are most like one that is not known."""
+    plain = {name.replace("-", ""): name for name in known}
+    asked = "".join(letter for letter in written.lower() if letter.isalnum() or letter == ".")
+    return [plain[name] for name in get_close_matches(asked, plain, 3, 0.5)]
 
 
 class PrintableFormatter(logging.Formatter):

@@ -34,7 +34,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from molink.api.callers import CALLER, CALLERS
-from molink.api.cluster_routes import PLAN_PATH
+from molink.api.cluster_routes import CATALOGUE_PATH, PLAN_PATH
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.cors import CorsRules
 from molink.api.keys.daily_usage import until_next_day_s
@@ -50,7 +50,9 @@ OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
 
 INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 
-WATCH_PATHS = frozenset({"/cluster", "/cluster/requests", "/cluster/events", "/metrics", PLAN_PATH})
+WATCH_PATHS = frozenset(
+    {"/cluster", "/cluster/requests", "/cluster/events", "/metrics", PLAN_PATH, CATALOGUE_PATH}
+)
 """Paths that can only be read; whatever acts on the cluster is an order."""
 
 FORM_PATHS = frozenset({"/v1/files"})

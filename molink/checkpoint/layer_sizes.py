@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+from molink.checkpoint.catalogue.entries import catalogue, catalogue_entry
 from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from molink.checkpoint.description import read_declared
 from molink.checkpoint.draft_layer import DraftLayer, draft_layer, measured
@@ -30,7 +31,8 @@ from molink.checkpoint.model_shape import (
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import Home, Place, homes_of_tensors
-from molink.errors import UserError
+from molink.errors import CheckpointError, UserError
+from molink.printable import near_names
 from molink_scheduler.model_cost import DraftCost, ModelCost
 
 ROUTED_EXPERTS = re.compile(r"\.experts(?:\.|_)")
@@ -47,16 +49,25 @@ SAME_WORK = 0.01
 
 
 def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
-    """The costs of a known model's name, a config.json, a directory or a hub id.
+    """The costs of a known model's name, a config.json, a directory or a hub id; of a hub id whose
+    small files cannot be had, by the catalogue.
 
     Raises UserError when it is none of these, when its files do not tell the sizes, and for a
-    scheme of quantization that is not read.
+    scheme of quantization or an architecture that is not served.
     """
     path = Path(model).expanduser()
     if model.lower() in KNOWN_CONFIGS or path.is_file():
         shape = model_shape(model if model.lower() in KNOWN_CONFIGS else path)
         return PlannedModel.of_shape(replace(shape, kv_dtype=kv_dtype))
-    checkpoint = open_checkpoint(model)
+    entry = None if path.exists() else catalogue_entry(model)
+    if entry is not None and model.lower() == entry.name:
+        return entry.planned(entry.formats[0], kv_dtype)
+    try:
+        checkpoint = open_checkpoint(model)
+    except CheckpointError as error:
+        if entry is None:
+            raise _unknown(model, error) from None
+        return entry.planned(entry.formats[0], kv_dtype)
     shape = replace(model_shape(checkpoint.directory), kv_dtype=kv_dtype)
     weights, declared = stored_weights(checkpoint), read_declared(checkpoint)
     if weights is None:
@@ -64,6 +75,13 @@ def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
         return replace(planned, name=model, declared=declared)
     planned = planned_of_weights(model, shape, weights, declared)
     return with_draft_layer(planned, draft_layer_of(checkpoint))
+
+
+def _unknown(model: str, error: CheckpointError) -> CheckpointError:
+    names = [*KNOWN_CONFIGS, *(one.name for one in catalogue())]
+    near = " or ".join(near_names(model.rpartition("/")[2], names))
+    also = f", nearest is {near}" if near else ""
+    return CheckpointError(f"{str(error).rstrip('.')}; `molink models` lists known names{also}")
 
 
 def with_draft_layer(planned: PlannedModel, layer: DraftLayer | None) -> PlannedModel:

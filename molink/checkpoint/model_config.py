@@ -36,7 +36,7 @@ LAYERS_MAX = 10_000
 
 WITHOUT_GATE = (
     *("gpt2", "gpt_neo", "gpt_neox", "gpt_bigcode", "gptj", "codegen"),
-    *("opt", "phi", "falcon", "bloom", "mpt", "starcoder2"),
+    *("opt", "phi", "falcon", "bloom", "mpt", "starcoder2", "apertus"),
 )
 """Model types whose MLP has two matrices."""
 
@@ -331,6 +331,8 @@ def _experts(name: str, config: Config) -> tuple[int, int, int]:
 
 
 def _shared_width(name: str, config: Config) -> int:
+    if config.get("enable_moe_block"):  # Gemma 4 has a whole MLP beside the experts.
+        return _count(name, config, "intermediate_size")
     for width in ("shared_expert_intermediate_size", "shared_intermediate_size"):
         if config.get(width):
             return _count(name, config, width)

@@ -45,6 +45,7 @@ MODULES = {
     "molink.cli.models.importing": ("import",),
     "molink.cli.keys": ("key",),
     "molink.cli.members": ("invite", "node"),
+    "molink.cli.models.catalogue": ("models",),
     "molink.cli.models.plan": ("plan",),
     "molink.cli.relay": ("relay",),
     "molink.cli.serve": ("serve",),

@@ -155,13 +155,14 @@ async def _start_users_api(
     """Answer users and operators; ended with the stack."""
     from molink.api import start_api
     from molink.api.cell import add_cell_routes
-    from molink.api.cluster_routes import add_plan_route
+    from molink.api.cluster_routes import add_catalogue_route, add_plan_route
     from molink.cli.own_server import api_tls
     from molink.cli.serve import users_app
 
     cluster, data_dir = coordinator.cluster, settings.data_dir
     app = users_app(settings.api, settings.served, cluster, access, metrics, data_dir)
     add_plan_route(app, cluster.service.model.name, coordinator.plan)
+    add_catalogue_route(app, coordinator.catalogue)
     assert cluster.cell is not None, "agents may be of one LAN"
     add_cell_routes(app, cluster.cell)
     tls = api_tls(settings.api, data_dir, access)

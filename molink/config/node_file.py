@@ -135,6 +135,10 @@ class NodeFile:
     nodes: tuple[ListedNode, ...]
     pairs: Mapping[frozenset[str], _Pair]
 
+    def facts(self, shape: ModelShape, context_tokens: int) -> list[NodeFacts]:
+        """What a placement counts with of each PC, for one layer of the model."""
+        return [node.facts(shape, context_tokens) for node in self.nodes]
+
     def network(self) -> Network:
         """The link of every ordered pair."""
         return Network({(a.name, b.name): self._link(a, b) for a, b in permutations(self.nodes, 2)})
@@ -170,7 +174,7 @@ class NodeFile:
 
         Raises UserError, which says how much is missing, when the model does not fit.
         """
-        facts = [node.facts(model.shape, goal.context_tokens) for node in self.nodes]
+        facts = self.facts(model.shape, goal.context_tokens)
         if split == "even":
             found = even_plan(model.cost, facts, self.network(), goal)
         else:

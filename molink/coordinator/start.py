@@ -30,7 +30,9 @@ from molink.coordinator.cell.pairs import ConfirmedPairs
 from molink.coordinator.cluster import Cluster, Stores, model_of, open_stores, run_cluster
 from molink.coordinator.nodes.access import Suspensions
 from molink.coordinator.nodes.hub import ControlHub, allow_members
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.node_book import NodeBook
+from molink.coordinator.planning.catalogue_plans import cluster_catalogue
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
@@ -40,6 +42,7 @@ from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings
+from molink.json_object import JsonObject
 from molink.report.cluster import RelayReport
 from molink.serving.drafter import draft_model, tail_drafts
 from molink.serving.model_card import ModelCard
@@ -78,6 +81,8 @@ class Coordinator:
     """To be called whenever a PC's download of weights waits for this side."""
     plan: Callable[[str | None], Awaitable[Plan | Shortage]]
     """The best plan for the nodes that are here now, split in this way (None: as we do)."""
+    catalogue: Callable[[], Awaitable[JsonObject]]
+    """The known models, and what each would be on the nodes that are here now."""
 
 
 @asynccontextmanager
@@ -121,6 +126,7 @@ async def start_coordinator(
             tls.server_context(),
             lambda pc: book.make_wait(pc, time.monotonic()),
             lambda split: _best_plan(planner, book, split),
+            lambda: cluster_catalogue(_ready(book), planner.facts.dtype),
         )
 
 
@@ -176,8 +182,11 @@ def _ring_settings(settings: UpSettings) -> str:
 def _best_plan(
     planner: ModelPlanner, book: NodeBook, split: str | None
 ) -> Awaitable[Plan | Shortage]:
-    nodes = [node for node in book if node.may_serve]
-    return plan_beside(planner.splitting(split).question(nodes))
+    return plan_beside(planner.splitting(split).question(_ready(book)))
+
+
+def _ready(book: NodeBook) -> list[Node]:
+    return [node for node in book if node.may_serve]
 
 
 def _certificate(settings: UpSettings) -> TlsFiles:

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from molink.checkpoint.model_shape import WeightBits
 from molink.errors import UserError
+from molink.hardware.cards import card_tables, known_card
 from molink.hardware.format_times import (
     BILLION,
     CARD_CORRECTIONS,
     CPU_CORRECTIONS,
     FormatTimes,
 )
+from molink.printable import near_names, printable_line
 from molink_scheduler.units import GB, GIB
 
 MEMORY_EFFICIENCY = 0.78
@@ -96,6 +98,9 @@ class Gpu:
         return round(self.memory_gib * GIB)
 
 
+EXAMPLES = "3060, RTX 4070 Ti, 3080 12GB, 4080 laptop, or for example a100 or cpu"
+"""Names for who has written none that is like any."""
+
 CPU = Gpu(
     name="cpu",
     memory_gib=23,
@@ -117,13 +122,6 @@ the other 8 ms are 20 ns for each of 128 x 4 x 768 numbers. Attention of 8 or 16
 4.6 to 5.8 GB/s, as `molink bench --profile` found between contexts of 32 and 1,024."""
 
 GPUS: Mapping[str, Gpu] = {
-    # GeForce: NVIDIA's whitepapers of GA102, AD102 and GB202; RTX 3060 and 4070 are twice their
-    # fp32 rate, as their larger siblings are there.
-    "rtx3060": Gpu("rtx3060", 12, 360, 25.5),
-    "rtx3090": Gpu("rtx3090", 24, 936, 71.0),
-    "rtx4070": Gpu("rtx4070", 12, 504, 58.3),
-    "rtx4090": Gpu("rtx4090", 24, 1008, 165.2),
-    "rtx5090": Gpu("rtx5090", 32, 1792, 209.5),
     # Data centre: data sheets. The A100 is the 40 GB card that Helix profiled.
     "a100": Gpu("a100", 40, 1555, 312),
     "a100-80gb": Gpu("a100-80gb", 80, 2039, 312),
@@ -133,25 +131,32 @@ GPUS: Mapping[str, Gpu] = {
     "v100": Gpu("v100", 16, 900, 125),
     "cpu": CPU,
 }
-"""Graphics cards by the name that a user types. T4 and L4 have 70 W and cannot keep their clocks:
-0.40 is what Helix's profiles show for both."""
+"""Devices that are no GeForce cards, by the name that a user types. T4 and L4 have 70 W and cannot
+keep their clocks: 0.40 is what Helix's profiles show for both."""
 
 
 def known_gpus() -> tuple[str, ...]:
-    """Names that `gpu` takes."""
-    return tuple(GPUS)
+    """Names that `gpu` takes; of GeForce cards other ways to write them, too."""
+    return (*card_tables(), *GPUS)
 
 
 def gpu(name: str) -> Gpu:
-    """The device of this name; case, spaces and dashes do not matter.
+    """The device of this name; case, spaces and dashes do not matter, and a GeForce card's number
+    is enough.
 
-    Raises UserError when it is unknown.
+    Raises UserError, with the nearest names, when it is unknown.
     """
+    if (card := known_card(name)) is not None:
+        figures = {key: value for key, value in card_tables()[card].items() if key != "source"}
+        return Gpu(card, **figures)
     asked = _plain(name)
     for known, device in GPUS.items():
-        if asked in (_plain(known), _plain(f"nvidia {known}"), _plain(f"geforce {known}")):
+        if asked in (_plain(known), _plain(f"nvidia {known}")):
             return device
-    raise UserError(f"no GPU {name!r} is known: give one of {', '.join(known_gpus())}.")
+    numbers = (known.removeprefix("rtx") for known in known_gpus())
+    near = near_names(name.lower().removeprefix("rtx"), numbers)
+    others = f"nearest is {' or '.join(near)}" if near else f"write {EXAMPLES}"
+    raise UserError(f"no GPU {printable_line(name)[:40]!r} is known: {others}.")
 
 
 def measured_device(

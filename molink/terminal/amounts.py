@@ -10,6 +10,9 @@ Unit = Literal["count", "bytes", "share"]
 
 MINUTE_S, HOUR_S = 60, 3600
 
+WORDS_PER_TOKEN = 0.75
+"""Words of English in a token, about: four tokens are three words."""
+
 
 def duration_text(seconds: float) -> str:
     """Seconds, minutes, or hours with a tenth."""
@@ -23,6 +26,12 @@ def duration_text(seconds: float) -> str:
 def bytes_text(size: float) -> str:
     """Gigabytes, or megabytes below one, with a tenth."""
     return _done_text(size, None, "bytes")
+
+
+def words_text(tokens_per_s: float) -> str:
+    """A rate in words, with a tenth below three."""
+    rate = WORDS_PER_TOKEN * tokens_per_s
+    return f"{rate:.0f} words/s" if rate >= 3 else f"{rate:.1f} words/s"
 
 
 def progress_text(done: float, total: float | None, per_s: float, unit: Unit = "count") -> str:

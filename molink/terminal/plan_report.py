@@ -7,13 +7,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from molink.terminal.amounts import layers_text
+from molink.terminal.amounts import layers_text, words_text
 from molink_scheduler.placement import Forecast, Plan
 from molink_scheduler.units import GIB, gib_text
 
 
 def print_plan(plan: Plan, model: str, console: Console) -> None:
-    """A table and two sentences for each ring, then one for each standby."""
+    """A person's line; then a table and two sentences for each ring, and one for each standby."""
+    print_line(console, person_line(plan))
     for number, ring in enumerate(plan.rings):
         console.print(_table(ring, f"{model}, ring {number}"))
         for line in (*_ring_lines(plan, ring), *draft_lines(ring), *_fetch_lines(ring)):
@@ -22,6 +23,18 @@ def print_plan(plan: Plan, model: str, console: Console) -> None:
         print_line(console, f"All {len(plan.rings)} rings: {_load(plan.users, plan.tokens_per_s)}.")
     for standby in plan.standbys:
         print_line(console, f"Standby: {standby.name} {standby.reason}.")
+
+
+def person_line(plan: Plan) -> str:
+    """What people would feel: a user alone, and as many as the goal's bound lets in."""
+    fastest = min(plan.rings, key=lambda ring: ring.tpot_alone_s)
+    alone = f"One user: {words_text(1 / fastest.tpot_alone_s)} after {fastest.ttft_s:.1f} s"
+    if plan.users == 0:
+        return f"{alone}, more than {milliseconds(plan.goal.tpot_s)} for each token."
+    if plan.users == 1:
+        return f"{alone}."
+    each = words_text(plan.tokens_per_s / plan.users)
+    return f"{alone}. Up to {plan.users} users: {each} each."
 
 
 def _table(ring: Forecast, title: str) -> Table:

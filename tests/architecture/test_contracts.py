@@ -53,6 +53,7 @@ OPTIONS = {
     "dashboard": "--url --key --read-only --record --replay --data-dir",
     "demo": "--chat --prompt --quiet --json",
     "import": "--out --weights --group --config --quiet --json",
+    "models": "--for --line --url --key --json --data-dir",
     "plan": (
         "--model --nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--rings --json --key --kv --kv-host-tokens --lender-ms --weights --drafter --data-dir"

@@ -23,6 +23,8 @@ DATA = {
     "molink/api/page": "announcer.js answer.js api.js dom.js icon.svg index.html main.js "
     "markdown.js page.css ring.js settings.js",
     "molink_agent/page": "index.html page.css page.js",
+    "molink/checkpoint/catalogue": "models.json",
+    "molink/hardware": "cards.toml",
     "molink/models/demo": "config.json generation_config.json model.safetensors README.md "
     "tokenizer.json tokenizer_config.json",
     "molink/models/demo_drafter": "config.json generation_config.json model.safetensors README.md",

@@ -329,6 +329,16 @@ class PlanAnswer(_Answer):
     shortage: str | None = None
 
 
+class CatalogueAnswer(_Answer):
+    """The known models, the most useful on the PCs that are here first."""
+
+    pcs: list[dict[str, Any]]
+    """Name and `memory_bytes` of each PC that was planned with."""
+    models: list[dict[str, Any]]
+    """`state` is `fits`, `too_large` or `refused`; `fit` what it would be: format, rates in tokens
+    per second, bytes and seconds of the download."""
+
+
 class ResponsesAnswer(_Answer):
     """Answer of `/v1/responses`, as OpenAI's `Response`."""
 

@@ -279,5 +279,11 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         errors=(*OF_GETS, 400, 503),
         query={"split": {"type": "string", "enum": ["planned", "even"]}},
     ),
+    ("GET", "/catalogue"): Operation(
+        CLUSTER,
+        "What each known model would be on the PCs that are here",
+        answers.CatalogueAnswer,
+        errors=(*OF_GETS, 503),
+    ),
 }
 """Operations by method and path, as in the document."""

@@ -91,7 +91,8 @@ PLAN_TIMEOUT_S = 30.0
 @click.option(
     "--weights",
     type=click.Choice(["int4", "int8"]),
-    help="Plan a folder with plain weights as `molink import --weights` would round it.",
+    help="Plan a folder with plain weights, or a known model, as `molink import --weights` would "
+    "round it.",
 )
 @shown_option(
     "--drafter",
@@ -124,8 +125,8 @@ def plan(
 ) -> None:
     """Show how MODEL would be spread over a set of PCs, and forecast what they would do with it.
 
-    MODEL is a directory, a hub id, a GGUF file, a config.json, `demo` or a known model such as
-    qwen-7b.
+    MODEL is a directory, a hub id, a GGUF file, a config.json, `demo` or a name that
+    `molink models` lists, such as qwen3-8b.
     """
     from molink.checkpoint.quantized.quality import quality_lines
 
@@ -221,13 +222,19 @@ def _checked_url(
 
 
 def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "PlannedModel":
+    from molink.checkpoint.catalogue.entries import catalogue_entry
     from molink.checkpoint.layer_sizes import planned_model
     from molink.importing.planned import gguf_of, is_gguf, planned_gguf, planned_rounded
     from molink.models import DEMO_MODEL_DIR
 
     path = DEMO_MODEL_DIR if model == "demo" else Path(model).expanduser()
+    entry = None if path.exists() else catalogue_entry(model)
+    if weights is not None and entry is not None:
+        return entry.planned("4 bits" if weights == "int4" else "8 bits", kv_dtype)
     if weights is not None and not path.is_dir():
-        raise UserError("--weights rounds a folder with plain weights: give that as MODEL.")
+        raise UserError(
+            "--weights rounds a folder with plain weights: give that, or a known name, as MODEL."
+        )
     if weights is not None:
         return planned_rounded(path, weights, GROUP, kv_dtype)
     if is_gguf(file := gguf_of(path)):

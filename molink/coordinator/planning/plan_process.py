@@ -1,6 +1,6 @@
-"""A plan made in a process of its own: `python -m molink.coordinator.planning.plan_process`.
+"""Plans made in a process of its own: `python -m molink.coordinator.planning.plan_process`.
 
-Reads one question as JSON, prints the answer as JSON, ends. Planning for a thousand nodes computes
+Reads questions as JSON, prints their answers as JSON, ends. Planning for a thousand nodes computes
 for seconds; in the coordinator those would be seconds in which no message is read and no token
 moves on. A thread was rejected: it leaves the interpreter to others only every few milliseconds,
 and the broker's and the client's thousand messages a second each need it several times.
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 
 from molink.errors import StageError
 from molink.json_object import JsonObject
@@ -30,11 +31,19 @@ PLAN_WITHIN_S = 120.0
 
 async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
     """The answer to a question. Raises StageError when the process has failed."""
+    (answer,) = await plans_beside([question])
+    return answer
+
+
+async def plans_beside(questions: Sequence[PlacementQuestion]) -> list[Plan | Shortage]:
+    """The answers to questions, in one process; raises as `plan_beside`."""
     process = await _started()
     try:
         async with asyncio.timeout(PLAN_WITHIN_S):
-            line = await asyncio.to_thread(lambda: json.dumps(QUESTION.write(question)).encode())
-            answer, _ = await process.communicate(line)
+            lines = await asyncio.to_thread(
+                lambda: json.dumps(list(map(QUESTION.write, questions)))
+            )
+            answers, _ = await process.communicate(lines.encode())
     except TimeoutError:
         raise StageError(f"No plan was found within {PLAN_WITHIN_S:g} s.") from None
     finally:
@@ -43,7 +52,11 @@ async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
             await process.wait()
     if process.returncode != 0:
         raise StageError(f"The process that plans has ended with code {process.returncode}.")
-    return await asyncio.to_thread(lambda: answer_from_fields(json.loads(answer)))
+    return await asyncio.to_thread(lambda: list(map(answer_from_fields, json.loads(answers))))
+
+
+def _written(questions: Sequence[PlacementQuestion]) -> bytes:
+    return json.dumps([QUESTION.write(question) for question in questions]).encode()
 
 
 async def _started() -> asyncio.subprocess.Process:
@@ -71,8 +84,8 @@ def answer_from_fields(fields: JsonObject) -> Plan | Shortage:
 
 def _main() -> None:
     os.nice(NICENESS)
-    question = QUESTION.read(json.load(sys.stdin))
-    json.dump(answer_fields(question.answer()), sys.stdout)
+    questions = map(QUESTION.read, json.load(sys.stdin))
+    json.dump([answer_fields(question.answer()) for question in questions], sys.stdout)
 
 
 if __name__ == "__main__":

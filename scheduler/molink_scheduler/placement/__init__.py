@@ -4,6 +4,7 @@ docs/placement.md."""
 from molink_scheduler.placement.change import ChangeCost, Decision, change_cost, worth_changing
 from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecast
 from molink_scheduler.placement.facts import Goal, LinkFacts, Network, NodeFacts
+from molink_scheduler.placement.load import loaded_rings
 from molink_scheduler.placement.plan import (
     Plan,
     Standby,
@@ -30,6 +31,7 @@ __all__ = [
     "change_cost",
     "even_plan",
     "forecast",
+    "loaded_rings",
     "make_plan",
     "plan_on_shared_lines",
     "worth_changing",

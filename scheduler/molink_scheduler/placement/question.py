@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement.facts import Goal, LinkFacts, Network, NodeFacts
 from molink_scheduler.placement.plan import Plan, even_plan, make_plan, plan_on_shared_lines
 from molink_scheduler.placement.reserve import plan_with_reserve
+from molink_scheduler.placement.search import EFFORT_MAX
 from molink_scheduler.placement.shortage import Shortage
 
 SPLITS = ("planned", "even")
@@ -28,6 +30,8 @@ class PlacementQuestion:
     """Value of `--split`."""
     standbys: int = 0
     """Nodes that are to be left free, as `--standby`."""
+    effort_max: int = EFFORT_MAX
+    """Stages and rings that the search may judge."""
 
     @classmethod
     def of(
@@ -56,7 +60,10 @@ class PlacementQuestion:
         return plan_with_reserve(self.nodes, self.standbys, self._plan)
 
     def _plan(self, nodes: Sequence[NodeFacts]) -> Plan | Shortage:
-        find = even_plan if self.split == "even" else make_plan
+        if self.split == "even":
+            find = even_plan
+        else:
+            find = partial(make_plan, effort_max=self.effort_max)
         network = self.network
         return plan_on_shared_lines(
             nodes, lambda shared: find(self.model, shared, network, self.goal)

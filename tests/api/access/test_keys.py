@@ -13,7 +13,7 @@ from tests.api.access.keyed_server import MODEL, PROMPT, ask, bearer, post
 
 OPEN = ["/health", "/", "/page/main.js"]
 INFERENCE = ["/v1/models", f"/v1/models/{MODEL}", "/ring"]
-WATCH = ["/cluster", "/cluster/requests", "/cluster/events", "/plan"]
+WATCH = ["/cluster", "/cluster/requests", "/cluster/events", "/plan", "/catalogue"]
 NOWHERE = ["/weights/manifest", "/nothing"]
 
 

@@ -50,7 +50,7 @@ INFERENCE = {
     ("POST", "/v1/batches/{id}/cancel"),
 }
 
-WATCH = {("GET", f"/{name}") for name in ("cluster", "metrics", "plan")}
+WATCH = {("GET", f"/{name}") for name in ("catalogue", "cluster", "metrics", "plan")}
 WATCH |= {("GET", f"/cluster/{name}") for name in ("requests", "events")}
 
 ORDERS = {
