@@ -199,7 +199,7 @@ def _number(of: type, rules: Rules, marks: Marks) -> Read:
     low, high = (-math.inf if least is None else least), (math.inf if most is None else most)
 
     def read(value: Any) -> Any:
-        number = value if type(value) is of else read_any(value)
+        number: Any = value if type(value) is of else read_any(value)
         if low <= number <= high:
             return number
         raise _refuse(f"a number from {low:g} to {high:g}", value)
