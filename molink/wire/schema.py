@@ -311,7 +311,7 @@ def _object(of: Any, rules: Rules) -> Read:
     return read
 
 
-def _gathered(plain: dict[str, Any], inline: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _gathered(plain: Mapping[str, Any], inline: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
     """Fields of an object, with those that stand in it for a part's put together."""
     rest = dict(plain)
     for name, names in inline.items():

@@ -77,7 +77,7 @@ class _Gap:
 
 
 @dataclass(slots=True)
-class RingRoom:
+class RoomOfRing:
     """What is known of the room of one ring, looked at some times a second."""
 
     kv_tokens: float = math.inf
@@ -178,9 +178,9 @@ class RingRoom:
 class IdleRoom:
     """What is known of the room of all rings of a service."""
 
-    _rings: dict[int, RingRoom] = field(default_factory=dict)
+    _rings: dict[int, RoomOfRing] = field(default_factory=dict)
     """Rings on which a sequence was seen."""
-    _unknown: RingRoom = field(default_factory=RingRoom)
+    _unknown: RoomOfRing = field(default_factory=RoomOfRing)
     """What stands for any ring while no sequence was seen on one."""
     _kv_tokens: Mapping[int, int] = field(default_factory=dict)
 
@@ -197,7 +197,7 @@ class IdleRoom:
         for one in (*others, *own):
             if one.ring is not None:
                 kv_tokens = self._kv_tokens.get(one.ring, math.inf)
-                self._rings.setdefault(one.ring, RingRoom(kv_tokens))
+                self._rings.setdefault(one.ring, RoomOfRing(kv_tokens))
         for number, room in self._by_number.items():
             here = [one for one in others if one.ring in (number, None)]
             room.look(now, here, [one for one in own if one.ring in (number, None)])
@@ -219,7 +219,7 @@ class IdleRoom:
         return full if any(may.values()) else None
 
     @property
-    def _by_number(self) -> dict[int | None, RingRoom]:
-        rooms: dict[int | None, RingRoom] = {}
+    def _by_number(self) -> dict[int | None, RoomOfRing]:
+        rooms: dict[int | None, RoomOfRing] = {}
         rooms.update(self._rings.items())
         return rooms or {None: self._unknown}

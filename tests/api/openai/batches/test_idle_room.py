@@ -14,7 +14,7 @@ from molink.api.openai.batches.idle_room import (
     QUEUED_S,
     QUIET_S,
     IdleRoom,
-    RingRoom,
+    RoomOfRing,
     Seen,
 )
 
@@ -28,7 +28,7 @@ class Ring:
 
     gap_s: object
     prompt_s: float = 0.2
-    room: RingRoom = field(default_factory=RingRoom)
+    room: RoomOfRing = field(default_factory=RoomOfRing)
     now: float = 100.0
     others: list[Seen] = field(default_factory=list)
     own: list[Seen] = field(default_factory=list)
@@ -152,7 +152,7 @@ def test_gaps_that_grow_take_room_back():
     )
 )
 def test_whatever_is_seen_the_number_is_bounded(looks):
-    room, now = RingRoom(), 0.0
+    room, now = RoomOfRing(), 0.0
     for others, own, seconds in looks:
         now += seconds
         seen = [Seen(key, tokens, now if waits else None, waits) for key, tokens, waits in others]
@@ -164,7 +164,7 @@ def test_whatever_is_seen_the_number_is_bounded(looks):
 
 
 def test_a_number_that_was_never_measured_is_tried_by_one():
-    room = RingRoom()
+    room = RoomOfRing()
     for at in range(GAPS_KNOWN + 2):
         room.look(0.1 * at, [Seen(1, at, 0.1 * at)], [])
     assert room.allowed(9.9) == 1
