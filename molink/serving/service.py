@@ -70,6 +70,8 @@ class GenerationRequest:
     handed: tuple[int, int] | None = None
     """Epoch of the ring that has computed the prompt for the one that answers, and its number of
     the request there; None: the ring that answers computes it."""
+    avoids: frozenset[int] = frozenset()
+    """Numbers of the rings that are not to compute it while there are others."""
     packed: bytes = field(default=b"", compare=False, repr=False)
     """Prompt as rings take it and directories of cached prefixes compare it; packed once, when the
     request is made."""

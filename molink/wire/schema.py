@@ -199,7 +199,7 @@ def _number(of: type, rules: Rules, marks: Marks) -> Read:
     low, high = (-math.inf if least is None else least), (math.inf if most is None else most)
 
     def read(value: Any) -> Any:
-        number = read_any(value)
+        number: Any = value if type(value) is of else read_any(value)
         if low <= number <= high:
             return number
         raise _refuse(f"a number from {low:g} to {high:g}", value)
@@ -287,26 +287,36 @@ def _array(of: Any, rules: Rules) -> Read:
 def _object(of: Any, rules: Rules) -> Read:
     known = {field.name: field for field in _fields_of(of)}
     readers = {name: _reader(one.of, rules) for name, one in known.items()}
-    required = [name for name, field in known.items() if field.required]
+    required = {name for name, field in known.items() if field.required}
     inline = {name: field.inline for name, field in known.items() if field.inline}
 
     def read(plain: Any) -> Any:
         if type(plain) is not dict:
             raise _refuse(f"the fields of a {of.__name__}", plain)
-        rest = dict(plain)
-        for name, names in inline.items():
-            rest[name] = {one: rest.pop(one) for one in names if one in rest}
-        if missing := [name for name in required if name not in rest]:
-            raise ValueError(f"{of.__name__} lacks {missing[0]}")
+        rest = _gathered(plain, inline) if inline else plain
+        if not rest.keys() >= required:
+            missing = next(name for name in known if name in required - rest.keys())
+            raise ValueError(f"{of.__name__} lacks {missing}")
         if not rules.unknown_ok and (unknown := rest.keys() - known.keys()):
             raise ValueError(f"{of.__name__} has no {shortened(min(unknown))}")
-        given = [(name, one, rest[name]) for name, one in readers.items() if name in rest]
+        all_given = rest.keys() >= readers.keys()
+        given = readers if all_given else {one: readers[one] for one in readers if one in rest}
         try:
-            return of(**{name: one(value) for name, one, value in given})
+            values = map(call, given.values(), map(rest.get, given))
+            return of(**dict(zip(given, values, strict=True)))
         except ValueError as error:
-            raise _located(of.__name__, given, error) from None
+            parts = ((name, one, rest[name]) for name, one in given.items())
+            raise _located(of.__name__, parts, error) from None
 
     return read
+
+
+def _gathered(plain: Mapping[str, Any], inline: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
+    """Fields of an object, with those that stand in it for a part's put together."""
+    rest = dict(plain)
+    for name, names in inline.items():
+        rest[name] = {one: rest.pop(one) for one in names if one in rest}
+    return rest
 
 
 def _located(of: str, given: Iterable[tuple[str, Read, Any]], error: ValueError) -> ValueError:
@@ -363,16 +373,16 @@ def _array_writer(of: Any, rules: Rules) -> Write:
 
 
 def _object_writer(of: Any, rules: Rules) -> Write:
-    writers = [(field, _writer(field.of, rules)) for field in _fields_of(of)]
+    writers = [(one.name, one.inline, _writer(one.of, rules)) for one in _fields_of(of)]
 
     def write(value: Any) -> dict[str, Any]:
         plain: dict[str, Any] = {}
-        for field, write_one in writers:
-            written = write_one(getattr(value, field.name))
-            if field.inline:
-                plain |= {name: written[name] for name in field.inline}
+        for name, inline, write_one in writers:
+            written = write_one(getattr(value, name))
+            if inline:
+                plain |= {one: written[one] for one in inline}
             else:
-                plain[field.name] = written
+                plain[name] = written
         return plain
 
     return write

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from molink.control.messages.assignment import Assignment
+from molink.control.messages.base import is_bare
 from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import (
     Accepted,
@@ -145,7 +146,8 @@ def read_message(path: str, payload: bytes, retained: bool, arrived_s: float = 0
     if topic is None:
         raise UnreadableError(f"unknown topic {path[:200]!r}")
     try:
-        message = topic.message.model_validate_json(payload, strict=True)
+        bare = is_bare(payload)
+        message = topic.message.model_validate_json(payload, strict=True, context=bare)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -1,7 +1,6 @@
 """Reports of nodes: what each does and why, what it has measured, and what it has given."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from molink.control.messages.payloads import Profile, StageFact, StepCost
 from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
@@ -32,8 +31,9 @@ def nodes_report(
     ordered = sorted(nodes, key=lambda node: (node.name, node.node_id))
     seen = Sightings.of(nodes)
     return [
-        replace(
-            _node(node, given.get(node.node_id, NO_CONTRIBUTION)),
+        _node(
+            node,
+            given.get(node.node_id, NO_CONTRIBUTION),
             reason=_reason(node, standbys.get(node.node_id, "")),
             device=devices.get(node.node_id) or _device(node.profile),
             doubts=tuple(discrepancies(node, seen)),
@@ -42,7 +42,9 @@ def nodes_report(
     ]
 
 
-def _node(node: Node, given: Contribution) -> NodeReport:
+def _node(
+    node: Node, given: Contribution, reason: str, device: str | None, doubts: tuple[str, ...]
+) -> NodeReport:
     assignment = node.assignment
     work = assignment.work if assignment is not None else None
     return NodeReport(
@@ -54,18 +56,18 @@ def _node(node: Node, given: Contribution) -> NodeReport:
         quarantined=bool(node.quarantined),
         version=node.presence.version if node.presence is not None else None,
         protocol=node.presence.protocol if node.presence is not None else None,
-        reason="",
+        reason=reason,
         ring=assignment.ring if assignment is not None and work is not None else None,
         layers=work.layers if work is not None else None,
         covers=node.covers or None,
         shadow=_shadow(node.behind),
         loaded=_loaded(node.current_fact),
-        device=None,
+        device=device,
         memory=_memory(node.profile),
         paths=_paths(node),
         profile=_profile(node.profile),
         contribution=contribution_report(given),
-        doubts=(),
+        doubts=doubts,
     )
 
 

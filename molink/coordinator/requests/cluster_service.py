@@ -288,7 +288,8 @@ class ClusterService:
                     await self._changed.wait()
             except TimeoutError:
                 raise RingError(self.progress) from None
-        return [ring for ring in rings if ring is not left] or rings
+        others = [ring for ring in rings if ring is not left]
+        return [ring for ring in others if ring.number not in request.avoids] or others or rings
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from molink.control.messages.assignment import (
     Load,
     Stop,
 )
-from molink.control.messages.base import Unreadable
+from molink.control.messages.base import Unreadable, is_bare
 from molink.control.messages.payloads import NodeHealth, StageFact, StageLink
+from molink.control.messages.topics import UnreadableError, read_message
+from molink.printable import is_printable
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.head.settings import RingTerms
@@ -128,3 +130,19 @@ def test_what_is_no_command_at_all_is_no_message():
     for command in ("stop", 7, ["stop"], None, {"kind": "fl\x1by"}):
         with pytest.raises(ValueError, match="command"):
             sent(command)
+
+
+@pytest.mark.parametrize("escaped", [True, False])
+@pytest.mark.parametrize("name", ["raw\x1b[2J", "raw\x7f", "raw\u202e", 'rohe Zeilen für \\ und "'])
+def test_a_name_within_a_report_is_looked_at_however_it_is_written(name, escaped):
+    """The glance that spares looking at each text lets none pass that holds what it should not."""
+    stage = asdict(HEALTH) | {"packed": asdict(SIDE) | {"codec": name}}
+    beat = {"incarnation": "i", "state": "serving", "uptime_s": 1, "stage": stage}
+    payload = json.dumps(beat, ensure_ascii=escaped).encode()
+    path = f"molink/v1/node/{'a' * 16}/said/health"
+    assert not is_bare(payload) and is_bare(json.dumps(beat | {"stage": asdict(HEALTH)}).encode())
+    if is_printable(name):
+        assert read_message(path, payload, retained=False).message.stage.packed.codec == name
+    else:
+        with pytest.raises(UnreadableError):
+            read_message(path, payload, retained=False)

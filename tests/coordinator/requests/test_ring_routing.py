@@ -129,6 +129,13 @@ async def test_a_session_stays_on_its_ring_though_its_requests_begin_apart():
             assert await rings.ask(asked, session="chat", key_id=key_id) == ring
 
 
+async def test_a_ring_that_is_avoided_is_taken_where_there_is_no_other():
+    async with Rings() as rings:
+        assert await rings.ask(prompt(1, 0), avoids=frozenset({0})) == 1
+        assert await rings.ask(prompt(1, 0), avoids=frozenset({1})) == 0
+        assert await rings.ask(prompt(1, 1), avoids=frozenset({0, 1})) in (0, 1)
+
+
 async def test_what_is_wished_for_is_asked_of_the_ring_and_told():
     wishes, timeline = ((320, 300),), RequestTimeline("m", 330, 2)
     async with Rings(1) as rings:

@@ -1,6 +1,7 @@
 """Idle room: how many sequences of batches may be computed beside what users have asked for.
 
-While nobody else is served, as many as LINES_MAX. Beside others two things are measured:
+Each ring is looked at by itself, since nobody is slowed by what another ring computes. While nobody
+else is served there, as many as LINES_MAX. Beside others two things are measured:
 
 - *Gaps.* The mean time between two tokens is kept for each number of sequences that decode at a
   time. As many go on beside n others as the gap is at most SLOWER times the gap of n alone; of a
@@ -10,12 +11,13 @@ While nobody else is served, as many as LINES_MAX. Beside others two things are 
   that their 99th percentile leaves out: a beginning waits until enough gaps have passed.
 
 Nothing begins while somebody else waits for a first token, and who is left waiting in a line has
-the room of all of them.
+the room of all of them. A part of the ring's KV is left to whoever comes (KV_SHARE).
 
 Pure: times are arguments, in seconds of one clock.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,6 +46,10 @@ report twice a second."""
 QUIET_S = 0.1
 """Seconds without others after which their room is idle: between two requests of one client."""
 
+KV_SHARE = 0.75
+"""Share of a ring's KV beyond which nothing of ours begins: who comes shall not have to wait until
+we have left, and answers grow."""
+
 
 class Seen(NamedTuple):
     """A sequence as it is now."""
@@ -54,6 +60,10 @@ class Seen(NamedTuple):
     """None: it waits for its first token."""
     queued: bool = False
     """Whether its prompt is not begun either."""
+    ring: int | None = None
+    """Number of the ring that computes it; None: that is not known yet, it may be any."""
+    kv_tokens: int = 0
+    """Tokens of KV that it holds, or will with its prompt."""
 
 
 @dataclass(slots=True)
@@ -67,9 +77,11 @@ class _Gap:
 
 
 @dataclass(slots=True)
-class IdleRoom:
-    """What is known of a service's room, looked at some times a second."""
+class RoomOfRing:
+    """What is known of the room of one ring, looked at some times a second."""
 
+    kv_tokens: float = math.inf
+    """KV that the ring has."""
     _gaps: dict[int, _Gap] = field(default_factory=dict)
     """Gaps by the number of sequences that decode."""
     _met: dict[int, Seen] = field(default_factory=dict)
@@ -87,6 +99,8 @@ class IdleRoom:
     _queued_since: float | None = None
     _own: int = 0
     _own_beginning: int = 0
+    _held_kv: int = 0
+    """KV that all who are here hold."""
 
     def look(self, now: float, others: Sequence[Seen], own: Sequence[Seen]) -> None:
         """Take in what has come since the last look."""
@@ -97,6 +111,7 @@ class IdleRoom:
             self._measure(one, decoding, is_other=False)
         self._met = {one.key: one for one in (*others, *own)}
         self._own, self._others = len(own), len(others)
+        self._held_kv = sum(one.kv_tokens for one in (*others, *own))
         self._own_beginning = sum(one.last_token_at is None for one in own)
         if self._own_beginning:
             self._begins_until = now
@@ -126,9 +141,12 @@ class IdleRoom:
                 return fits
         return LINES_MAX
 
-    def may_begin(self, now: float) -> bool:
-        """Whether one more of ours may begin now."""
+    def may_begin(self, now: float, kv_tokens: int = 0) -> bool:
+        """Whether one more of ours, which needs so much KV, may begin now. One for which there is
+        never so much begins where nobody is."""
         if self._others_wait or self._own >= self.allowed(now):
+            return False
+        if self._met and self._held_kv + kv_tokens > KV_SHARE * self.kv_tokens:
             return False
         if not self._others:
             is_quiet = now - self._others_at >= QUIET_S
@@ -154,3 +172,54 @@ class IdleRoom:
         """Mean time between two tokens where so many decode; None: not known."""
         gap = self._gaps.get(sequences)
         return gap.mean_s if gap is not None and gap.count >= GAPS_KNOWN else None
+
+
+@dataclass(slots=True)
+class IdleRoom:
+    """What is known of the room of all rings of a service."""
+
+    _rings: dict[int, RoomOfRing] = field(default_factory=dict)
+    """Rings on which a sequence was seen."""
+    _unknown: RoomOfRing = field(default_factory=RoomOfRing)
+    """What stands for any ring while no sequence was seen on one."""
+    _kv_tokens: Mapping[int, int] = field(default_factory=dict)
+
+    def know(self, kv_tokens: Mapping[int, int]) -> None:
+        """Take in the rings that there are, by number, and the KV of each."""
+        self._kv_tokens = kv_tokens
+        self._rings = {one: room for one, room in self._rings.items() if one in kv_tokens}
+        for number, room in self._rings.items():
+            room.kv_tokens = kv_tokens[number]
+
+    def look(self, now: float, others: Sequence[Seen], own: Sequence[Seen]) -> None:
+        """Take in what has come since the last look. Others who are on no ring yet may come to each
+        of them."""
+        for one in (*others, *own):
+            if one.ring is not None:
+                kv_tokens = self._kv_tokens.get(one.ring, math.inf)
+                self._rings.setdefault(one.ring, RoomOfRing(kv_tokens))
+        for number, room in self._by_number.items():
+            here = [one for one in others if one.ring in (number, None)]
+            room.look(now, here, [one for one in own if one.ring in (number, None)])
+
+    def aside(self, now: float, own: Sequence[Seen]) -> set[int]:
+        """Keys of ours that are to make room at once: of each ring the newest beyond what it
+        allows. Ours are given in the order in which they were asked for."""
+        leaving: set[int] = set()
+        for number, room in self._by_number.items():
+            here = [one.key for one in own if one.ring == number]
+            leaving.update(here[room.allowed(now) :])
+        return leaving
+
+    def avoided(self, now: float, kv_tokens: int) -> frozenset[int] | None:
+        """Rings on which one more of ours, which needs so much KV, is not to begin now; None: it is
+        to begin nowhere."""
+        may = {one: room.may_begin(now, kv_tokens) for one, room in self._by_number.items()}
+        full = frozenset(one for one in self._rings if not may[one])
+        return full if any(may.values()) else None
+
+    @property
+    def _by_number(self) -> dict[int | None, RoomOfRing]:
+        rooms: dict[int | None, RoomOfRing] = {}
+        rooms.update(self._rings.items())
+        return rooms or {None: self._unknown}

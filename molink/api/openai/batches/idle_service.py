@@ -26,6 +26,10 @@ from molink.tasks import cancel, spawn
 LOOK_S = 0.02
 """Seconds between two looks: a user who comes shares the ring for so long."""
 
+RINGS_S = 2.0
+"""Seconds between two looks at which rings there are and how much KV they have: a report of all
+nodes is made for it."""
+
 TRIES_MAX, RETRY_S = 8, 5.0
 """How often a sequence is tried whose rings fail, and how long after each failure."""
 
@@ -74,8 +78,13 @@ class Stay:
         """Whether it could begin."""
         return not (self.is_over or self.is_running) and now >= self.retry_at
 
-    def go_on(self, service: GenerationService) -> None:
-        """Have it computed, from where it is."""
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens of KV that it needs to go on."""
+        return len(self.request.prompt_token_ids) + len(self.token_ids)
+
+    def go_on(self, service: GenerationService, avoids: frozenset[int]) -> None:
+        """Have it computed, from where it is, on other rings than these."""
         known = self.request.timeline
         assert known is not None, "the API makes one"
         timeline = known
@@ -86,7 +95,9 @@ class Stay:
             )
         self.timeline = timeline
         self.task = spawn(
-            self._compute(service, replace(self.request, timeline=timeline, log=self))
+            self._compute(
+                service, replace(self.request, timeline=timeline, log=self, avoids=avoids)
+            )
         )
 
     async def _compute(self, service: GenerationService, asked: GenerationRequest) -> None:
@@ -114,6 +125,8 @@ class IdleService:
     _stays: list[Stay] = field(default_factory=list)
     """Sequences in the order in which they were asked for."""
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
+    _rings_at: float = -RINGS_S
+    """When the rings were looked at."""
     _guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Looking for idle room"))
 
     @property
@@ -178,20 +191,42 @@ class IdleService:
 
     async def look(self, now: float) -> None:
         """Look once at who is served, and act on it."""
-        running = [one for one in self._stays if one.is_running]
-        own = {id(one.timeline) for one in running}
-        others = [one for one in self.request_log.live if id(one) not in own]
-        self.room.look(
-            now, [_seen(one) for one in others], [_seen(one.timeline) for one in running]
-        )
-        if aside := running[self.room.allowed(now) :]:
-            await cancel(*(one.task for one in aside))
-        elif self.unready_reason is None and self.room.may_begin(now):
-            for stay in [one for one in self._stays if one.waits(now)][:1]:
-                stay.go_on(self.service)
+        if now - self._rings_at >= RINGS_S:
+            self._rings_at = now
+            self.room.know(_kv_of_rings(self.cluster()))
+        running = {id(one.timeline): one for one in self._stays if one.is_running}
+        others = [_seen(one) for one in self.request_log.live if id(one) not in running]
+        own = [_seen(one.timeline)._replace(kv_tokens=one.kv_tokens) for one in running.values()]
+        self.room.look(now, others, own)
+        if aside := self.room.aside(now, own):
+            await cancel(*(running[key].task for key in aside))
+        elif self.unready_reason is None:
+            self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        """Have the first that waits begin, where there is room for it."""
+        stay = next((one for one in self._stays if one.waits(now)), None)
+        avoids = self.room.avoided(now, stay.kv_tokens) if stay is not None else None
+        if stay is not None and avoids is not None:
+            stay.go_on(self.service, avoids)
+
+
+def _kv_of_rings(report: ClusterReport) -> dict[int, int]:
+    """Tokens of KV of each ring by its number: what its least stage has."""
+    return {
+        ring.number: min((stage.kv_tokens_capacity for stage in ring.stages), default=0)
+        for ring in report.rings
+    }
 
 
 def _seen(timeline: RequestTimeline | None) -> Seen:
     assert timeline is not None, "it is computed"
-    is_queued = timeline.state == "queued"
-    return Seen(id(timeline), timeline.tokens, timeline.last_token_at, is_queued)
+    last = timeline.attempts[-1] if timeline.attempts else None
+    return Seen(
+        id(timeline),
+        timeline.tokens,
+        timeline.last_token_at,
+        timeline.state == "queued",
+        last.ring if last is not None and last.ended_at is None else None,
+        timeline.prompt_tokens + timeline.tokens,
+    )

@@ -9,10 +9,12 @@ from molink.api.openai.batches.idle_room import (
     BEGINNING_MAX,
     DISTURBED,
     GAPS_KNOWN,
+    KV_SHARE,
     LINES_MAX,
     QUEUED_S,
     QUIET_S,
     IdleRoom,
+    RoomOfRing,
     Seen,
 )
 
@@ -26,7 +28,7 @@ class Ring:
 
     gap_s: object
     prompt_s: float = 0.2
-    room: IdleRoom = field(default_factory=IdleRoom)
+    room: RoomOfRing = field(default_factory=RoomOfRing)
     now: float = 100.0
     others: list[Seen] = field(default_factory=list)
     own: list[Seen] = field(default_factory=list)
@@ -150,7 +152,7 @@ def test_gaps_that_grow_take_room_back():
     )
 )
 def test_whatever_is_seen_the_number_is_bounded(looks):
-    room, now = IdleRoom(), 0.0
+    room, now = RoomOfRing(), 0.0
     for others, own, seconds in looks:
         now += seconds
         seen = [Seen(key, tokens, now if waits else None, waits) for key, tokens, waits in others]
@@ -162,7 +164,108 @@ def test_whatever_is_seen_the_number_is_bounded(looks):
 
 
 def test_a_number_that_was_never_measured_is_tried_by_one():
-    room = IdleRoom()
+    room = RoomOfRing()
     for at in range(GAPS_KNOWN + 2):
         room.look(0.1 * at, [Seen(1, at, 0.1 * at)], [])
     assert room.allowed(9.9) == 1
+
+
+@dataclass
+class Rings:
+    """Rings behind one service, of which each sequence makes gaps of its own ring a fifth longer.
+    A newcomer of ours goes to the ring with the fewest of those that it does not avoid."""
+
+    count: int = 2
+    prompt_s: float = 0.2
+    room: IdleRoom = field(default_factory=IdleRoom)
+    now: float = 100.0
+    others: list[Seen] = field(default_factory=list)
+    own: list[Seen] = field(default_factory=list)
+    begun_at: dict[int, float] = field(default_factory=dict)
+    gaps: list[float] = field(default_factory=list)
+    own_tokens: int = 0
+    keys: int = 0
+
+    def comes(self, ring: int) -> None:
+        self.keys += 1
+        self.others.append(Seen(self.keys, 1, self.now, ring=ring))
+
+    def on(self, ring: int) -> int:
+        return sum(one.ring == ring for one in (*self.others, *self.own))
+
+    def plays(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += LOOK_S
+            self.others = [self._decoded(one, is_other=True) for one in self.others]
+            self.own = [self._decoded(one, is_other=False) for one in self.own]
+            self.room.look(self.now, self.others, self.own)
+            aside = self.room.aside(self.now, self.own)
+            self.own = [one for one in self.own if one.key not in aside]
+            avoided = self.room.avoided(self.now, 100)
+            if avoided is not None and len(self.own) < LINES_MAX:
+                self._begins(avoided)
+
+    def _begins(self, avoided: frozenset[int]) -> None:
+        rings = [*range(1, self.count + 1)]
+        ring = min((one for one in rings if one not in avoided), default=rings[0], key=self.on)
+        self.keys += 1
+        self.begun_at[self.keys] = self.now
+        self.own.append(Seen(self.keys, 0, None, ring=ring, kv_tokens=100))
+
+    def _decoded(self, one: Seen, *, is_other: bool) -> Seen:
+        if one.last_token_at is None:
+            if self.now - self.begun_at[one.key] < self.prompt_s:
+                return one
+            return one._replace(tokens=1, last_token_at=self.now)
+        begins = any(two.last_token_at is None for two in self.own if two.ring == one.ring)
+        gap_s = 0.2 * (1 + 0.2 * self.on(one.ring)) * (3 if begins else 1)
+        if self.now - one.last_token_at < gap_s:
+            return one
+        if is_other:
+            self.gaps.append(self.now - one.last_token_at)
+        else:
+            self.own_tokens += 1
+        return one._replace(tokens=one.tokens + 1, last_token_at=self.now)
+
+
+def test_a_ring_that_nobody_uses_is_filled_while_users_are_on_another():
+    rings = Rings()
+    rings.plays(10.0)
+    assert rings.on(1) and rings.on(2), "nobody else is there"
+    rings.comes(1)
+    rings.plays(10.0)
+    assert rings.on(1) == 1, "each of ours would make the user's gaps longer"
+    assert rings.on(2) == LINES_MAX
+    rings.gaps.clear()
+    rings.plays(15.0)
+    assert max(rings.gaps) <= 0.2 * 1.2 + 2 * LOOK_S
+
+
+def test_a_ring_that_is_gone_is_forgotten_and_the_last_one_counts():
+    room, now = IdleRoom(), 100.0
+    user = Seen(1, 5, now, ring=1)
+    room.look(now, [user], [Seen(2, 5, now, ring=2)])
+    assert room.avoided(now, 100) == {1}, "of a user's gaps nothing is known yet"
+    room.know({1: 10_000})
+    room.look(now, [user], [])
+    assert room.avoided(now, 100) is None
+
+
+def test_part_of_the_kv_is_left_to_whoever_comes():
+    rings = Rings(count=1)
+    rings.room.know({1: 2_000})
+    rings.plays(8.0)
+    assert rings.on(1) == KV_SHARE * 2_000 / 100
+    rings.own.clear()
+    rings.plays(LOOK_S)
+    assert rings.on(1), "what needs more than that begins where nobody is"
+
+
+def test_a_sequence_on_no_ring_yet_holds_back_what_would_begin_on_each():
+    room, now = IdleRoom(), 100.0
+    on = [Seen(1, 5, now, ring=1), Seen(2, 5, now, ring=2)]
+    room.look(now, [], on)
+    assert room.avoided(now, 1) == frozenset()
+    room.look(now, [Seen(3, 0, None, queued=True)], on)
+    assert room.avoided(now, 1) is None and not room.aside(now, [])

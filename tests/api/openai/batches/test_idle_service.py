@@ -20,14 +20,17 @@ class Room:
 
     most: int = 1
 
+    def know(self, kv_tokens):
+        self.known = kv_tokens
+
     def look(self, now, others, own):
-        self.others = len(others)
+        self.others, self.own = len(others), len(own)
 
-    def allowed(self, now):
-        return self.most
+    def aside(self, now, own):
+        return {one.key for one in own[self.most :]}
 
-    def may_begin(self, now):
-        return self.most > 0
+    def avoided(self, now, kv_tokens):
+        return frozenset({7}) if self.own < self.most else None
 
 
 class GoingOn(FakeService):
@@ -76,6 +79,11 @@ async def test_a_sequence_that_is_put_aside_goes_on(idle):
     stays = idle.service.requests
     assert len(stays) > 1 and idle.request_log.ended[-1].finish_reason == "cancelled"
     assert idle.wants_more
+
+
+async def test_where_it_is_not_to_begin_is_told_with_the_request(idle):
+    assert await text_of(idle, request_of()) == "abcdefghij"
+    assert idle.service.requests[-1].avoids == {7} and idle.room.known == {}
 
 
 async def test_others_are_told_from_ours(idle):
