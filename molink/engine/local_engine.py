@@ -27,7 +27,7 @@ from molink.engine.memory.leaving_blocks import LeavingBlocks
 from molink.engine.memory.lent_blocks import LentBlocks
 from molink.engine.step.card_retry import TensorInputs, computed
 from molink.engine.step.extended_stage import Executor, parts_of
-from molink.engine.step.lending import Lending, lend, lending_by, lose_lender
+from molink.engine.step.lending import Lending, lend, lender_health, lending_by, lose_lender
 from molink.engine.step.number_range import release_wiped
 from molink.engine.step.prepared import prepared
 from molink.engine.step.stage import StageExecutor
@@ -217,6 +217,7 @@ class LocalEngine:
             self._steps.done(begin=watched),
             stage.kv.blocks_total,
             any(one.lending is not None and one.lending.lender.is_lost for one in parts_of(stage)),
+            lender_health(parts_of(stage)),
         )
 
     def _lend(self, load: LoadStage) -> None:

@@ -21,6 +21,7 @@ from typing import assert_never
 
 from molink.coordinator.ring.cache_use import CacheUse
 from molink.coordinator.ring.codec_check import checked_codec
+from molink.coordinator.ring.lent_room import lent_stages
 from molink.coordinator.ring.links import (
     HeadLost,
     HeadSilent,
@@ -157,6 +158,7 @@ class RingClient:
         `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
         those that the head lets lie, as the `tail` and other requests tell."""
         terms = terms_now(self.ring.terms.ring, self.ring.stages)
+        self.prospects.lends(lent_stages(self.ring.stages), self._live.values())
         lying = self.prospects.left_lying(self._live.values(), terms, tail, now)
         for live in self._live.values():
             can_move = (live.request_id in lying or live.lies(now)) and may_move(live.tokens)

@@ -18,12 +18,16 @@ from molink.engine.memory.ragged_batch import RaggedSpan
 from molink.engine.memory.window_pool import WindowPool
 from molink.engine_protocol.lender import Lender, LentKv, LentLayer
 from molink.errors import UnsupportedModelError
-from molink_scheduler.batch import Batch
+from molink.stage_protocol.health import LenderHealth
+from molink_scheduler.batch import DRAFTS_MAX, Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 from molink_scheduler.kv.capacity import PASSING_SHARE, requests_beside_lender
 
 PIECE_BYTES = 32 * 2**20
 """Bytes of blocks that go at a time: 10 ms over a socket."""
+
+WEIGHT_OF_NEWEST_STEP = 0.1
+"""Weight of a step in the smoothed time that steps wait, as in that of decode steps."""
 
 AHEAD_BLOCKS = 32
 """Blocks that go beyond those that are wanted now, so that not every step has some to move."""
@@ -42,6 +46,9 @@ class Lending:
     """Blocks that the lender has room for."""
     held: HeldBlocks
     """Room for lent keys that a step has brought, of one layer at a time."""
+    step_wait_s: float = field(init=False, default=0.0)
+    """Smoothed seconds for which decode steps with lent keys wait for the lender, in all layers; 0:
+    there was none."""
     _under_way: list[frozenset[int]] = field(init=False, default_factory=list)
     """Blocks of the steps under way, which read them where they are."""
 
@@ -80,9 +87,12 @@ class Lending:
         blocks = frozenset(block for span in spans for block in span.blocks)
         self._under_way.append(blocks)
         try:
-            yield LentStep.of(spans, self.kv.first_away, self.lender, self.held)
+            yield (parts := LentStep.of(spans, self.kv.first_away, self.lender, self.held))
         finally:
             self._under_way.pop()
+        if parts is not None and max(span.rows for span in spans) <= 1 + DRAFTS_MAX:
+            weight = WEIGHT_OF_NEWEST_STEP if self.step_wait_s else 1.0
+            self.step_wait_s += weight * (parts.waited_s - self.step_wait_s)
 
     def _busy(self) -> frozenset[int]:
         return self.moving.filled().union(*self._under_way)
@@ -165,3 +175,16 @@ def lose_lender(stage: LendingStage) -> bool:
     stage.lending.kv.lose_lender()
     stage.lending, stage.moving.let_in = None, all_let_in
     return True
+
+
+def lender_health(stages: Sequence[LendingStage]) -> LenderHealth | None:
+    """Where KV of a stage of these parts lies, all of which a step passes; None: no part has ever
+    had a lender."""
+    lent = [one.kv for one in stages if isinstance(one.kv, LentBlocks)]
+    if not lent:
+        return None
+    return LenderHealth(
+        BLOCK_TOKENS * min(kv.blocks_here for kv in lent),
+        BLOCK_TOKENS * max(kv.blocks_lent for kv in lent),
+        sum(one.lending.step_wait_s for one in stages if one.lending is not None),
+    )

@@ -13,6 +13,7 @@ from molink.engine.step.stage import StageExecutor
 from molink.engine_protocol.lender import LentKv, LentSpan
 from molink.engine_protocol.values import BlockBytes
 from molink.errors import LenderLostError, UnsupportedModelError
+from molink.stage_protocol.health import LenderHealth
 from molink.wire.elements import Elements, Floats
 from molink_scheduler.batch import Release
 from tests.engine.ring_driver import Job, RingDriver, load_stages
@@ -84,6 +85,9 @@ def test_a_quarter_at_home_gives_the_same_tokens(name, tmp_path):
     assert outputs == [generate(model, job.prompt, job.tokens) for job in jobs()]
     assert all(one.pushed for one in lenders)
     assert all(stage.kv.tokens_used == 0 for stage in stages)
+    told = lending.lender_health(stages[:1])
+    assert (told.kv_tokens_own, told.kv_tokens_away) == (12 * 16, 0)
+    assert told.step_wait_s == stages[0].lending.step_wait_s > 0
 
 
 def test_bf16_plain_layers_step_aside_for_parts(tmp_path):
@@ -110,6 +114,7 @@ def test_latent_layers_lend_nothing(tmp_path):
 def test_blocks_of_a_step_under_way_stay_where_they_are(tmp_path):
     save_tiny("llama", tmp_path)
     (stage,) = load_stages(tmp_path, (0, LAYERS))
+    assert lending.lender_health([stage]) is None
     lent(stage, 12)
     stage.kv.grow(1, 8 * 16)
     table = stage.kv.table(1)
@@ -118,6 +123,8 @@ def test_blocks_of_a_step_under_way_stay_where_they_are(tmp_path):
         assert (parts, stage.kv.table(1)) == (None, table)
     stage.lending.make_room(8)
     assert stage.kv.free_here >= 8
+    away = stage.kv.blocks_lent
+    assert away and lending.lender_health([stage]) == LenderHealth(12 * 16, 16 * away)
     with stage.lending.reading([RaggedSpan(0, 1, 127, 128, stage.kv.table(1))]) as parts:
         assert list(parts.own.spans[0].blocks) == [one for one in stage.kv.table(1) if one < 12]
 
