@@ -244,9 +244,8 @@ class RingClient:
             self.links.send(Cancel(request_id))
         for live in list(self._live.values()):
             live.losses += 1
-            if live.losses > LOSSES_MAX:
-                many = f"The request has met {LOSSES_MAX} losses of a stage: send it again later."
-                self._give_up(live, StageError(many), is_held=live.request_id in resumed)
+            if (error := live.cannot_go_on(ring.terms.ring, LOSSES_MAX)) is not None:
+                self._give_up(live, error, is_held=live.request_id in resumed)
                 continue
             if live.request_id not in resumed:
                 self._number_anew(live)

@@ -14,7 +14,9 @@ from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.lent_blocks import LentBlocks
 from molink.engine.memory.moving_blocks import MovingBlocks, all_let_in
 from molink.engine.memory.packed_blocks import PackedBlocks
+from molink.engine.memory.prompt_cuts import PromptCuts
 from molink.engine.memory.ragged_batch import RaggedSpan
+from molink.engine.memory.step_plan import StepPlan
 from molink.engine.memory.window_pool import WindowPool
 from molink.engine_protocol.lender import Lender, LentKv, LentLayer
 from molink.errors import UnsupportedModelError
@@ -46,6 +48,9 @@ class Lending:
     """Blocks that the lender has room for."""
     held: HeldBlocks
     """Room for lent keys that a step has brought, of one layer at a time."""
+    cuts: PromptCuts
+    """Requests whose prompts are cut, which a ring without a lender had let in: all of theirs stays
+    where it is, to be scored, moved and folded."""
     step_wait_s: float = field(init=False, default=0.0)
     """Smoothed seconds for which decode steps with lent keys wait for the lender, in all layers; 0:
     there was none."""
@@ -95,7 +100,9 @@ class Lending:
             self.step_wait_s += weight * (parts.waited_s - self.step_wait_s)
 
     def _busy(self) -> frozenset[int]:
-        return self.moving.filled().union(*self._under_way)
+        holders = self.kv.holders()
+        cut = (self.kv.table(one) for one in self.cuts.requests if one in holders)
+        return self.moving.filled().union(*self._under_way, *cut)
 
 
 def make_room_for(lending: Lending | None, batch: Batch) -> None:
@@ -116,13 +123,16 @@ def has_lent(lending: Lending | None, batch: Batch) -> bool:
 
 
 @contextmanager
-def reading(lending: Lending | None, spans: Sequence[RaggedSpan]) -> Iterator[LentStep | None]:
-    """The parts that a step attends to; None where nothing is lent."""
+def reading(
+    lending: Lending | None, plan: StepPlan
+) -> Iterator[tuple[LentStep | None, LentStep | None]]:
+    """The parts that a step attends to, and in layers that are cut; None where nothing is lent."""
     if lending is None:
-        yield None
+        yield None, None
         return
-    with lending.reading(spans) as lent:
-        yield lent
+    cut_spans = () if plan.cut is None else plan.cut.batch.spans
+    with lending.reading(plan.batch.spans) as lent, lending.reading(cut_spans) as lent_cut:
+        yield lent, lent_cut
 
 
 class LendingStage(Protocol):
@@ -133,6 +143,7 @@ class LendingStage(Protocol):
     lending: Lending | None
     moving: MovingBlocks
     windows: WindowPool
+    cuts: PromptCuts
 
     @property
     def kv_memory(self) -> KvPool:
@@ -157,7 +168,7 @@ def lending_by(stage: LendingStage, lender: Lender, places: int) -> Lending:
     lender.hold(shapes, places)
     kv = stage.kv if isinstance(stage.kv, LentBlocks) else LentBlocks(stage.kv.blocks_total)
     held = HeldBlocks.of(shapes, places, is_shared=True)
-    return Lending(lender, kv, pool, stage.moving, places, held)
+    return Lending(lender, kv, pool, stage.moving, places, held, stage.cuts)
 
 
 def lend(stage: LendingStage, lending: Lending) -> None:

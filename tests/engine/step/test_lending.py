@@ -1,6 +1,7 @@
 """A stage with room for a part of its requests' KV, the rest at a lender: the same tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from molink.errors import LenderLostError, UnsupportedModelError
 from molink.stage_protocol.health import LenderHealth
 from molink.wire.elements import Elements, Floats
 from molink_scheduler.batch import Release
+from molink_scheduler.request import SamplingParams
 from tests.engine.ring_driver import Job, RingDriver, load_stages
 from tests.engine.tiny_models import LAYERS, generate, save_tiny
 from tests.sweeps import swept
@@ -149,11 +151,12 @@ class LateDriver(RingDriver):
     """Ring of one stage to which a lender comes in the middle of what it computes."""
 
     rounds = 0
+    comes_at = 6
     lender: NearLender | None = None
 
     def _round(self, active: list[Job]) -> None:
         self.rounds += 1
-        if self.rounds == 6:
+        if self.rounds == self.comes_at:
             (stage,), self.lender = self.stages, NearLender()
             held = {one: [*stage.kv.table(one)] for one in stage.kv.holders()}
             lending.lend(stage, lending.lending_by(stage, self.lender, PLACES))
@@ -171,6 +174,26 @@ def test_a_lender_may_come_while_requests_hold_blocks(tiny_llama):
     assert driver.run(short_jobs()) == wanted
     assert driver.lender.pushed and stage.kv.tokens_used == 0
     assert stage.kv.free_here == 24
+
+
+CUT = SamplingParams(max_tokens=8, temperature=0.0, kv_budget=0.5)
+
+
+@pytest.mark.parametrize("comes_at", [2, 6, 8])
+def test_a_prompt_that_is_cut_stays_at_home_where_a_lender_comes(comes_at, tiny_llama):
+    """Before its cut and behind it; what is beside it goes away, in all layers."""
+    directory, _ = tiny_llama
+    jobs = [Job(1, list(range(3, 103)), 8, CUT), Job(2, list(range(3, 63)), 8)]
+    outputs = []
+    for rounds in (0, comes_at):
+        (stage,) = load_stages(directory, (0, LAYERS))
+        stage.resize_kv(24 * 16)
+        driver = LateDriver([stage], span_tokens=40)
+        driver.comes_at = rounds
+        outputs.append(driver.run([replace(job) for job in jobs]))
+    assert outputs[0] == outputs[1]
+    assert driver.lender.pushed or comes_at == 2
+    assert stage.kv.tokens_used == 0
 
 
 class MendingDriver(RingDriver):

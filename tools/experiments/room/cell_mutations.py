@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import click
+
 from molink.errors import UserError
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
@@ -156,12 +158,13 @@ MUTATIONS = (
 
 
 @experiment
-def main(out: Path) -> None:
+@click.option("--only", metavar="TEXT", default="", help="Mutations with this in their names.")
+def main(out: Path, only: str) -> None:
     """Print for each mutation how many tests caught it, and which one was first."""
     results = dict[str, object]()
     with TemporaryDirectory() as scratch:
         copy = _copied(Path(scratch))
-        for one in MUTATIONS:
+        for one in (each for each in MUTATIONS if only in each.name):
             results[one.name] = asdict(one) | {"caught_by": _caught(copy, one)}
             write_report(out, "cell_mutations", results)
     rows = [[name, *_shown(found)] for name, found in results.items()]
