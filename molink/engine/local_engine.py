@@ -27,7 +27,14 @@ from molink.engine.memory.leaving_blocks import LeavingBlocks
 from molink.engine.memory.lent_blocks import LentBlocks
 from molink.engine.step.card_retry import TensorInputs, computed
 from molink.engine.step.extended_stage import Executor, parts_of
-from molink.engine.step.lending import Lending, give_back, lend, lending_by, lose_lender
+from molink.engine.step.lending import (
+    Lending,
+    give_back,
+    lend,
+    lender_health,
+    lending_by,
+    lose_lender,
+)
 from molink.engine.step.number_range import release_wiped
 from molink.engine.step.prepared import prepared
 from molink.engine.step.stage import StageExecutor
@@ -236,6 +243,7 @@ class LocalEngine:
             self._steps.done(begin=watched),
             min([stage.kv.blocks_total, *(one.blocks_offered for one in lent)]),
             any(one.lender.is_lost for one in lent),
+            lender_health(parts_of(stage)),
         )
 
     def _lend(self, load: LoadStage) -> None:

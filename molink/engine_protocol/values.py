@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from molink.engine_protocol.drawn import DrawnToken, LateToken
+from molink.stage_protocol.health import LenderHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink.wire.elements import Elements
 from molink.wire.frames import PromptScore
@@ -144,3 +145,5 @@ class EngineReport:
     say."""
     lender_is_lost: bool = False
     """Whether a lender of KV has gone while nobody asked it."""
+    lender: LenderHealth | None = None
+    """What lies at a lender; None: there was never one."""

@@ -1,6 +1,20 @@
-"""Cells as `GET /cell` and `GET /cluster` tell of them."""
+"""Cells, and what stages have borrowed, as `GET /cell` and `GET /cluster` tell of them."""
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StageLenderReport:
+    """Where KV of a stage lies that has a lender, or had one: the PC's own memory, or another's."""
+
+    own_tokens: int
+    """Tokens that its own device holds."""
+    borrowed_tokens: int
+    """Tokens for which it has room at its lender, as far as its ring counts with them."""
+    held_tokens: int
+    """Tokens in blocks that lie there now, cached ones among them."""
+    step_wait_s: float
+    """Smoothed time for which a decode step over some of them waits; 0: there was none yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from molink.report.cell import CellReport
+from molink.report.cell import CellReport, StageLenderReport
 from molink.report.nodes import NodeReport
 
 COORDINATOR = "coordinator"
@@ -71,6 +71,10 @@ class StageReport:
     """Bytes that each token of a request keeps, in all of its layers; 0: not told."""
     kv_request_bytes: int = 0
     """Bytes that a request keeps whatever its length: states, and KV of windows."""
+    folds: int = 1
+    """Blocks of its layers that keep all of a cut prompt that lie in one block; 1: none does."""
+    lender: StageLenderReport | None = None
+    """Left out where it has never had a lender."""
 
     @property
     def kv_share(self) -> float | None:

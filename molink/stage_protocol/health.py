@@ -100,6 +100,19 @@ class HostCacheHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class LenderHealth:
+    """Where the KV of a stage lies that has a lender, or had one."""
+
+    kv_tokens_own: int
+    """Tokens that its own memory holds."""
+    kv_tokens_away: int
+    """Tokens in blocks that lie at the lender now, those of the cache among them."""
+    step_wait_s: float = 0.0
+    """Smoothed seconds for which a decode step with some of them waits for the lender; 0: there was
+    none."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterHealth:
     """Figures of one drafter of a ring since the ring's epoch began."""
 
@@ -189,3 +202,5 @@ class StageHealth:
     need: the ring's number of each."""
     drafters: Annotated[tuple[DrafterHealth, ...], MaxLen(DRAFTERS_MAX)] = ()
     """Drafters, on the head of a ring that has some: its own, and those of the tail."""
+    lender: LenderHealth | None = None
+    """Its lender; None: it has had none, or an older version."""

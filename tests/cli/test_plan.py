@@ -69,10 +69,20 @@ def test_what_pcs_of_one_cell_lend_makes_the_longest_request_longer(tmp_path):
     asked = ("qwen-7b", "--nodes", path, "--split", "even")
     stages = json.loads(run(*asked, "--json"))["rings"][0]["stages"]
     own = min(stage["kv_tokens"] for stage in stages)
-    (said,) = json.loads(run(*asked, "--json"))["host"]
+    said, of_anna, of_ben = json.loads(run(*asked, "--json"))["host"]
     assert said.startswith(f"No request has more than {own:,} tokens, or ")
     longer = int(said.split(" or ")[1].split()[0].replace(",", ""))
     assert longer > own and "of ben" in said
+    kept = [said.split("(anna ")[1].split(" of ben")[0], "64 GiB"]
+    assert of_anna.startswith("anna: KV of its own ") and of_anna.endswith(f"{kept[0]} borrowed.")
+    assert of_ben.startswith("ben: KV of its own ") and f", {kept[0]} of 64" in of_ben
+    near = '[[links]]\nbetween = ["anna", "ben"]\none_way_ms = 0.1\n'
+    before = path.read_text()
+    path.write_text(before + near)
+    waits = json.loads(run(*asked, "--json"))["host"][-1]
+    count = sum(stage["layers"][1] - stage["layers"][0] for stage in stages)
+    assert waits.startswith(f"A token over what is lent waits {0.2 * count:.3g} ms more")
+    path.write_text(before)
     far = '[[links]]\nbetween = ["anna", "ben"]\none_way_ms = 15\n'
     path.write_text(path.read_text() + far)
     first, second, last = json.loads(run(*asked, "--json"))["host"]
@@ -93,7 +103,7 @@ def test_a_lender_outside_a_lan_is_refused_with_the_figure(nodes):
     far = " ".join(run("qwen-7b", "--nodes", nodes, "--lender-ms", 60).split())
     assert "A lender 60 ms away is refused" in far and "layers x 60 ms are" in far
     near = " ".join(run("qwen-7b", "--nodes", nodes, "--lender-ms", 0.3).split())
-    assert "A lender 0.3 ms away is near enough." in near
+    assert "A lender 0.3 ms away is near enough: " in near and "layers x it are " in near
 
 
 def test_latent_attention_has_no_room_in_host_memory(nodes, tmp_path):

@@ -4,6 +4,9 @@ from random import Random
 
 import pytest
 
+from molink_scheduler.events import CapacityChosen
+from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.capacity import RingCapacity
 from molink_scheduler.kv.tiers import CacheTiers
 from tests.scheduler.lent_ring import LentRing
 from tests.sweeps import swept
@@ -63,3 +66,21 @@ def test_cached_blocks_that_lay_there_are_found_no_more():
     ring.run()
     ring.assert_all_answered()
     assert ring.lost_blocks == 6 and ring.begun_cached == [0, 0, 0]
+
+
+LONGEST = 100
+"""Tokens of the longest request of `a_ring`; a head never counts with fewer for good."""
+
+
+@pytest.mark.parametrize("seed", swept(range(1000), of=30))
+def test_no_token_changes_when_lenders_are_lost_while_the_head_counts_less(seed):
+    """It is told of fewer blocks and of more, before, in and behind epochs of lost lenders."""
+    ring, random = a_ring(seed, caches=seed % 2 > 0, chains_stay=seed % 4 == 3), Random(-seed)
+    full = blocks_for(ring.kv_tokens)
+    for _ in range(random.randint(1, 6)):
+        fewer = random.randint(min(full, blocks_for(LONGEST)), full)
+        at, place = random.uniform(0, 14), random.randrange(ring.stage_count)
+        ring.push(at, lambda blocks=fewer: ring.to_head(CapacityChosen(RingCapacity(blocks))))
+        ring.lose_lender_at(at + random.uniform(0, 0.3), place, random.choice([0.2, 0.6, 1.0]))
+    ring.run()
+    ring.assert_all_answered()

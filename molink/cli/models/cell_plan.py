@@ -1,11 +1,15 @@
-"""What a plan says of PCs that lend each other memory: how long a request may be with it, and who
-is too far off to lend."""
+"""What a plan says of PCs that lend each other memory: how long a request may be with it, what each
+has of its own, lends and borrows, and who is too far off to lend."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from molink.config.node_file import NodeFile
 from molink_scheduler.cell.far_lender import far_lender_sentence
-from molink_scheduler.cell.planned_leases import PlannedDebtor, longest_with_leases
+from molink_scheduler.cell.planned_leases import (
+    PlannedDebtor,
+    PlannedLease,
+    longest_with_leases,
+)
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.placement import Forecast, Plan
 from molink_scheduler.units import gib_text
@@ -48,3 +52,31 @@ def _of_ring(
         f"({given}); together requests of {context:,} tokens are {own // context:,}, or "
         f"{tokens // context:,}."
     )
+    yield from _of_pcs(stages, lent, leases)
+    trips_s = {
+        one.name: (stage.layers[1] - stage.layers[0])
+        * (nodes.lender_round_trip_s(one.name, lease.lender) or 0.0)
+        for one, stage in zip(stages, ring.stages, strict=True)
+        for lease in leases
+        if lease.debtor == one.name
+    }
+    if waits_s := sum(trips_s.values()):
+        yield (
+            f"A token over what is lent waits {1e3 * waits_s:.3g} ms more for messages (layers x "
+            f"round trip), beside {1e3 * ring.tpot_alone_s:.3g} ms alone; and as long as its "
+            "lenders' CPUs attend."
+        )
+
+
+def _of_pcs(
+    stages: Sequence[PlannedDebtor], lent: Mapping[str, int], leases: Sequence[PlannedLease]
+) -> Iterator[str]:
+    """Bytes of KV that each PC has of its own, lends and borrows."""
+    own = {one.name: one.tokens * one.token_bytes for one in stages}
+    for name in [*own, *(one for one in lent if one not in own)]:
+        given = sum(one.size_bytes for one in leases if one.lender == name)
+        taken = sum(one.size_bytes for one in leases if one.debtor == name)
+        told = [f"KV of its own {gib_text(own[name])}"] if name in own else []
+        told += [f"{gib_text(given)} of {gib_text(lent[name])} lent"] if name in lent else []
+        told += [f"{gib_text(taken)} borrowed"] if taken else []
+        yield f"{name}: {', '.join(told)}."

@@ -180,9 +180,14 @@ def _lender_lines(found: "Plan", lender_ms: float | None) -> list[str]:
         return []
     layers = [max(one.layers[1] - one.layers[0] for one in ring.stages) for ring in found.rings]
     sentences = [far_lender_sentence(one, lender_ms / 1e3, found.goal.tpot_s) for one in layers]
-    near = f"A lender {lender_ms:g} ms away is near enough."
+    near = (
+        f"A lender {lender_ms:g} ms away is near enough: {{}} layers x it are {{:.3g}} ms a token."
+    )
     return [
-        f"A lender {lender_ms:g} ms away is refused: {one}" if one else near for one in sentences
+        f"A lender {lender_ms:g} ms away is refused: {one}"
+        if one
+        else near.format(count, count * lender_ms)
+        for one, count in zip(sentences, layers, strict=True)
     ]
 
 

@@ -122,6 +122,8 @@ class StandingLeases:
 
     async def _follow(self, ring: int, stage: AgentStage, grant: Grant, now: float) -> None:
         node_id, number = stage.node.node_id, grant.lease.number
+        link = self.lending.driver.echoes.links.get((grant.wanted.pc, grant.lender))
+        stage.lender_trip_s = (link.near_s if link is not None else None) or 0.0
         given = self._given.get(node_id)
         if given is None or given.number != number or given.loaded is not stage.loaded:
             self._given[node_id] = given = _Given(number, stage.loaded, now, now + TAKE_AGAIN_S)

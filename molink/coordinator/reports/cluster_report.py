@@ -14,6 +14,7 @@ from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import COORDINATOR, Ring
 from molink.report import cluster
+from molink.report.cell import StageLenderReport
 from molink.report.cluster import (
     BuildReport,
     ClusterReport,
@@ -123,9 +124,9 @@ def pace_report(client: RingClient) -> cluster.PaceReport | None:
     pace, others = client.prospects.pace, max(0, client.prospects.line.running - 1)
     if pace.gaps.total < KNOWN_GAPS:
         return None
-    tpot_s = pace.pace.tpot_s(others)
+    tpot_s, wait_s = pace.pace.tpot_s(others), client.prospects.wait_s
     tbts_s = (tpot_s * pace.gaps.times(others, percentile) for percentile in (90.0, 99.0))
-    return cluster.PaceReport(*(round(one_s, 6) for one_s in (tpot_s, *tbts_s)))
+    return cluster.PaceReport(*(round(wait_s + one_s, 6) for one_s in (tpot_s, *tbts_s)))
 
 
 def _drafter(of_head: DrafterHealth) -> cluster.DrafterReport:
@@ -171,6 +172,20 @@ def _stage(stage: AgentStage) -> cluster.StageReport:
         frames_refused=health.frames_refused,
         kv_token_bytes=loaded.kv_token_bytes,
         kv_request_bytes=loaded.kv_request_bytes,
+        folds=loaded.folds,
+        lender=_lender(stage),
+    )
+
+
+def _lender(stage: AgentStage) -> StageLenderReport | None:
+    told = (stage.health or NO_HEALTH).lender
+    if told is None:
+        return None
+    return StageLenderReport(
+        own_tokens=told.kv_tokens_own,
+        borrowed_tokens=max(0, BLOCK_TOKENS * stage.offer.blocks - told.kv_tokens_own),
+        held_tokens=told.kv_tokens_away,
+        step_wait_s=told.step_wait_s,
     )
 
 

@@ -73,6 +73,8 @@ class AgentStage:
     """Whether nothing is to be loaded on the node again: its agent is as silent, or both lie."""
     shadowed: Mapping[int, int] = field(default_factory=dict)
     """Tokens of each request of which the stage holds KV although it is new to the ring."""
+    lender_trip_s: float = 0.0
+    """Round trip to the PC that lends it room, as echoes have measured it; 0: they have not."""
     next_id: str = ""
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)

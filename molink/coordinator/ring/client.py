@@ -21,6 +21,7 @@ from typing import assert_never
 
 from molink.coordinator.ring.cache_use import CacheUse
 from molink.coordinator.ring.codec_check import checked_codec
+from molink.coordinator.ring.lent_room import lent_stages
 from molink.coordinator.ring.links import HeadLost, HeadSilent, RingClientLinks, TailRefused
 from molink.coordinator.ring.live_sequence import (
     LiveSequence,
@@ -157,6 +158,7 @@ class RingClient:
         `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
         those that the head lets lie, as the `tail` and other requests tell."""
         terms = terms_now(self.ring.terms.ring, self.ring.stages)
+        self.prospects.lends(lent_stages(self.ring.stages), self._live.values())
         lying = self.prospects.left_lying(self._live.values(), terms, tail, now)
         for live in self._live.values():
             can_move = (live.request_id in lying or live.lies(now)) and may_move(live.tokens)
@@ -242,9 +244,8 @@ class RingClient:
             self.links.send(Cancel(request_id))
         for live in list(self._live.values()):
             live.losses += 1
-            if live.losses > LOSSES_MAX:
-                many = f"The request has met {LOSSES_MAX} losses of a stage: send it again later."
-                self._give_up(live, StageError(many), is_held=live.request_id in resumed)
+            if (error := live.cannot_go_on(ring.terms.ring, LOSSES_MAX)) is not None:
+                self._give_up(live, error, is_held=live.request_id in resumed)
                 continue
             if live.request_id not in resumed:
                 self._number_anew(live)

@@ -14,6 +14,7 @@ from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.capacity import Offer, requests_beside_lender
+from molink_scheduler.routing.ring_forecast import LentStage
 
 
 def own_tokens(stage: AgentStage) -> int:
@@ -23,6 +24,20 @@ def own_tokens(stage: AgentStage) -> int:
     if stage.work.lan_lease is None or stage.loaded.requests_max is None or planned is None:
         return given
     return min(given, BLOCK_TOKENS * blocks_for(planned))
+
+
+def lent_stages(stages: Sequence[AgentStage]) -> tuple[LentStage, ...]:
+    """Stages that count with places of lenders, and how long their steps wait for these: as they
+    tell, and before they have computed such a step a round trip a layer."""
+    told = [(one, one.health.lender) for one in stages if one.health is not None]
+    return tuple(
+        LentStage(
+            lender.kv_tokens_own,
+            lender.step_wait_s or (one.layers[1] - one.layers[0]) * one.lender_trip_s,
+        )
+        for one, lender in told
+        if lender is not None and BLOCK_TOKENS * one.offer.blocks > lender.kv_tokens_own
+    )
 
 
 def own_least(stages: Sequence[AgentStage], tokens: int) -> int:

@@ -7,7 +7,7 @@ from itertools import chain
 
 from molink.coordinator.ring.cache_use import CacheUse
 from molink.coordinator.ring.prompt_scores import PromptScores
-from molink.errors import FrameError, InvalidRequestError, MolinkError, RingError
+from molink.errors import FrameError, InvalidRequestError, MolinkError, RingError, StageError
 from molink.serving.answer_log import AnswerLog
 from molink.serving.model_card import ModelCard
 from molink.serving.service import GenerationRequest
@@ -214,13 +214,25 @@ class LiveSequence:
         """Raise InvalidRequestError where a ring cannot cut its KV."""
         if self.is_cut and ring.requests_max is not None:
             raise InvalidRequestError(
-                "This ring lets KV lie in the PC's memory (--kv-host-tokens), where it cannot be "
-                "cut: leave 'kv_budget' out."
+                "This ring lets KV lie in its PCs' memory, or in others' of their LAN, where it "
+                "cannot be cut: leave 'kv_budget' out."
             )
 
     def too_long(self, card: ModelCard) -> InvalidRequestError:
         """The error of one that is longer than its ring has room for now, and will soon."""
         return _too_long(self.prompt_tokens, self.tokens - self.prompt_tokens, card)
+
+    def cannot_go_on(self, ring: RingTerms, losses_max: int) -> MolinkError | None:
+        """Why its ring's next epoch computes it no further; None: it does. A ring to which a lender
+        has come cuts nothing."""
+        if self.losses > losses_max:
+            many = f"The request has met {losses_max} losses of a stage: send it again later."
+            return StageError(many)
+        try:
+            self.check_cut(ring)
+        except InvalidRequestError as error:
+            return error
+        return None
 
     def join(self, line: WaitingLine, now: float) -> None:
         """Wait in a ring's line, unless it waits or runs there."""

@@ -18,7 +18,7 @@ from molink_scheduler.routing.admission import RingAdmission
 from molink_scheduler.routing.line_watch import LIES_AFTER_S, STALLED_S, LineWatch, Waiting
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.prefix_mirror import PrefixMirror
-from molink_scheduler.routing.ring_forecast import RingState
+from molink_scheduler.routing.ring_forecast import LentStage, RingState, lender_waits_s
 from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
 from molink_scheduler.waiting_line import WaitingLine
 
@@ -45,6 +45,10 @@ class RingProspects:
     gaps: int = 0
     gaps_s: float = 0.0
     """How many rounds of sequences there were so far, and the sum of their times."""
+    lent: tuple[LentStage, ...] = ()
+    """Stages that have lenders, as they were last looked at."""
+    wait_s: float = 0.0
+    """Seconds by which lenders lengthen a token's time now, as far as its pace leaves them out."""
     watch: LineWatch = field(default_factory=LineWatch)
     """Over requests that are left lying."""
     _rows_told: int = 0
@@ -68,9 +72,10 @@ class RingProspects:
         """The ring as a request meets it now. What it passes is not ahead."""
         cached = self._cached_tokens(request)
         place = self.order.place(max(1, _known_tokens(request) - cached))
-        waiting_tokens = waiting_requests = outstanding_tokens = 0
+        waiting_tokens = waiting_requests = outstanding_tokens = held_tokens = 0
         for live in others:
             outstanding_tokens += live.tokens
+            held_tokens += max(live.known_tokens, live.held_tokens)
             if live.wait is not None and _goes_before(live, request.priority, place):
                 waiting_tokens += live.uncomputed_tokens
                 waiting_requests += 1
@@ -84,6 +89,8 @@ class RingProspects:
             outstanding_tokens,
             max(1e-3, tokens_per_s),
             gaps=self.pace.gaps,
+            held_tokens=held_tokens,
+            lent=self.lent,
         )
 
     def _cached_tokens(self, request: GenerationRequest | LiveSequence) -> int:
@@ -122,12 +129,19 @@ class RingProspects:
             self.round_s += weight * (elapsed_s - self.round_s)
             self.gaps, self.gaps_s = self.gaps + 1, self.gaps_s + elapsed_s
             self.line.round_came(elapsed_s)
-            self.pace.round_came(max(0, self.line.running - 1), elapsed_s, tokens)
+            own_s = max(0.0, elapsed_s - self.wait_s)
+            self.pace.round_came(max(0, self.line.running - 1), own_s, tokens)
         elif live.met is not None and live.wait is not None and not live.losses:
             self.watch.began(live.request_id, self._place(live, live.met.cached_tokens))
             self.pace.first_token_came(live.met, live.known_tokens, now - live.wait.since)
         live.has_token, live.moved_at = True, now
         live.begin(self.line, now)
+
+    def lends(self, stages: tuple[LentStage, ...], all_live: Iterable[LiveSequence]) -> None:
+        """These stages have lenders now, and keep there what requests that decode hold beyond
+        their own memory."""
+        held_tokens = sum(live.held_tokens for live in all_live if live.has_token)
+        self.lent, self.wait_s = stages, lender_waits_s(stages, held_tokens)
 
     def left_lying(
         self,

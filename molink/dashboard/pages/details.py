@@ -13,7 +13,12 @@ from molink.dashboard.model.figures import (
     seconds,
 )
 from molink.dashboard.model.history import History
-from molink.dashboard.pages.lending import cell_pc, lending_text
+from molink.dashboard.pages.lending import (
+    cell_pc,
+    folds_text,
+    lending_text,
+    stage_lender_text,
+)
 from molink.dashboard.pages.lines import Glyphs, Line, TextSpan, field_line, line
 from molink.dashboard.pages.request_page import request_lines
 from molink.report.cell import CellPcReport
@@ -118,6 +123,10 @@ def _stage(history: History, node: NodeReport) -> Iterator[Line]:
                     yield field_line("micro-batches", f"{here} that circle are here, as a mean")
                 kv = f"{stage.kv_tokens_used:,} of {stage.kv_tokens_capacity:,} tokens"
                 yield field_line("KV cache", f"{kv} ({percent(stage.kv_share)})")
+                if lent := stage_lender_text(stage):
+                    yield field_line("lender", lent)
+                if stage.folds > 1:
+                    yield field_line("cut prompts", folds_text(stage))
                 if stage.state_slots_capacity:
                     room = f"room for {stage.state_slots_capacity}"
                     yield field_line("states", f"of {stage.state_slots_used or 0} requests, {room}")

@@ -31,6 +31,9 @@ from molink.report.cluster import (
 BUSY_BAD = 0.9
 """A stage so busy has nothing to spare."""
 
+BORROWED_WIDTH = 120
+"""Narrower screens do not show what a stage has borrowed: the details of its node do."""
+
 QUEUE_DOTS_MAX = 8
 
 CIRCLING_CELLS = 3
@@ -182,6 +185,7 @@ class _StageRows:
             " KV ",
             TextSpan(f"{percent(stage.kv_share):>5}", kv_style),
             *self._mark(),
+            *self._borrowed(),
         )
 
     def _style(self) -> Style:
@@ -196,6 +200,12 @@ class _StageRows:
         if self._sets_pace:
             return (TextSpan(f"  {mark} sets pace", "warning"),)
         return ()
+
+    def _borrowed(self) -> Line:
+        lender = self._stage.lender
+        if lender is None or not lender.borrowed_tokens or self._width < BORROWED_WIDTH:
+            return ()
+        return (TextSpan(f"  {_thousands(lender.borrowed_tokens)} borrowed", "dim"),)
 
     def _side(self) -> str:
         glyphs = self._glyphs

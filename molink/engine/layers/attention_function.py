@@ -86,6 +86,8 @@ class AttentionStep:
     """Cached blocks that its requests begin with, and that are not all there."""
     lent: LentStep | None = None
     """Parts of its attention, where some of its keys lie at a lender; None: none does."""
+    lent_cut: LentStep | None = None
+    """The same of its layers that are cut, where some of its rows stand behind a cut."""
     windows: WindowPool = field(default_factory=WindowPool)
     """Pool of the layers that keep a window only."""
     watched: WatchedRows | None = None
@@ -105,7 +107,8 @@ class AttentionStep:
     @property
     def is_plain(self) -> bool:
         """Whether nothing in it wants more of a layer than its rows."""
-        return self.lent is None and self.watched is None and self.apart is None
+        lent = self.lent, self.lent_cut
+        return lent == (None, None) and self.watched is None and self.apart is None
 
     def see(self, layer_index: int, q_THA: torch.Tensor, variant: AttentionVariant) -> None:
         """Set aside the queries by which prompts are cut in a layer."""
@@ -213,8 +216,9 @@ def attended(
 ) -> torch.Tensor:
     """Attention [T, H, V] of the rows of a step to the keys of a layer that stand by `plan`,
     computed where they lie and by what suits it."""
-    if step.lent is not None and plan is step.plan:
-        return step.lent.attend(layer_index, rows)
+    lent = step.lent if plan is step.plan else step.lent_cut if plan is step.plan.cut else None
+    if lent is not None:
+        return lent.attend(layer_index, rows)
     if step.choice is not None:
         given = rows.layer, rows.window, rows.variant
         kernels = step.choice.kernels_for(rows.q_THA, *given)

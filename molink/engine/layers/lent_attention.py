@@ -14,6 +14,7 @@ Shapes: T rows of the batch, R rows of the spans that have lent keys, H query he
 keys, V of values.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -47,6 +48,8 @@ class LentStep:
     """Lent keys of those spans that have some, by the span's number."""
     held: HeldBlocks
     """Room for keys that come for one layer."""
+    waited_s: float = field(init=False, default=0.0)
+    """Seconds for which the step has waited for the lender so far, in all layers."""
     _plans: dict[tuple[int, ...], tuple[LentSpan, ...]] = field(init=False, default_factory=dict)
     """Plans for the lender, by the spans that it attends for."""
 
@@ -82,11 +85,13 @@ class LentStep:
         self._ask(layer_index, pushed, rows.q_THA, plain)
         mine = attend_part(replace(rows, batch=self.own), 1)
         away = _nothing(mine)
+        began = time.perf_counter()
         if pushed:
             self._place(away, pushed, self._answer())
         for number in self.lent:
             if number not in pushed:
                 self._place(away, (number,), self._pulled(layer_index, number, rows.q_THA, plain))
+        self.waited_s += time.perf_counter() - began
         return joined([away, mine], rows.variant.sinks_H)
 
     def _ask(

@@ -13,7 +13,7 @@ Shapes: R rows, H query heads, A head size of keys, K kv heads, P tokens of a pr
 are kept.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -66,6 +66,11 @@ class PromptCuts:
     def release(self, request_id: int) -> None:
         """Forget a request; one that is unknown is fine."""
         self._requests.pop(request_id, None)
+
+    @property
+    def requests(self) -> Collection[int]:
+        """Requests that are cut, or will be."""
+        return self._requests.keys()
 
     def rows_inside(self, batch: Batch) -> list[int]:
         """Rows of a batch, which may admit requests, before which a step has to end, as a prompt

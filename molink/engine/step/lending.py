@@ -15,16 +15,22 @@ from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.lent_blocks import LentBlocks
 from molink.engine.memory.moving_blocks import MovingBlocks, all_let_in
 from molink.engine.memory.packed_blocks import PackedBlocks
+from molink.engine.memory.prompt_cuts import PromptCuts
 from molink.engine.memory.ragged_batch import RaggedSpan
+from molink.engine.memory.step_plan import StepPlan
 from molink.engine.memory.window_pool import WindowPool
 from molink.engine_protocol.lender import Lender, LentKv, LentLayer
 from molink.errors import LenderLostError, UnsupportedModelError
-from molink_scheduler.batch import Batch
+from molink.stage_protocol.health import LenderHealth
+from molink_scheduler.batch import DRAFTS_MAX, Batch
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 from molink_scheduler.kv.capacity import PASSING_SHARE, requests_beside_lender
 
 PIECE_BYTES = 32 * 2**20
 """Bytes of blocks that go at a time: 10 ms over a socket."""
+
+WEIGHT_OF_NEWEST_STEP = 0.1
+"""Weight of a step in the smoothed time that steps wait, as in that of decode steps."""
 
 AHEAD_BLOCKS = 32
 """Blocks that go beyond those that are wanted now, so that not every step has some to move."""
@@ -47,6 +53,12 @@ class Lending:
     """Blocks that the lender has room for."""
     held: HeldBlocks
     """Room for lent keys that a step has brought, of one layer at a time."""
+    cuts: PromptCuts
+    """Requests whose prompts are cut, which a ring without a lender had let in: all of theirs stays
+    where it is, to be scored, moved and folded."""
+    step_wait_s: float = field(init=False, default=0.0)
+    """Smoothed seconds for which decode steps with lent keys wait for the lender, in all layers; 0:
+    there was none."""
     _under_way: list[frozenset[int]] = field(init=False, default_factory=list)
     """Blocks of the steps under way, which read them where they are."""
     _left: int | None = field(init=False, default=None)
@@ -128,12 +140,17 @@ class Lending:
         blocks = frozenset(block for span in spans for block in span.blocks)
         self._under_way.append(blocks)
         try:
-            yield LentStep.of(spans, self.kv.first_away, self.lender, self.held)
+            yield (parts := LentStep.of(spans, self.kv.first_away, self.lender, self.held))
         finally:
             self._under_way.pop()
+        if parts is not None and max(span.rows for span in spans) <= 1 + DRAFTS_MAX:
+            weight = WEIGHT_OF_NEWEST_STEP if self.step_wait_s else 1.0
+            self.step_wait_s += weight * (parts.waited_s - self.step_wait_s)
 
     def _busy(self) -> frozenset[int]:
-        return self.moving.filled().union(*self._under_way)
+        holders = self.kv.holders()
+        cut = (self.kv.table(one) for one in self.cuts.requests if one in holders)
+        return self.moving.filled().union(*self._under_way, *cut)
 
 
 def make_room_for(lending: Lending | None, batch: Batch) -> None:
@@ -154,13 +171,16 @@ def has_lent(lending: Lending | None, batch: Batch) -> bool:
 
 
 @contextmanager
-def reading(lending: Lending | None, spans: Sequence[RaggedSpan]) -> Iterator[LentStep | None]:
-    """The parts that a step attends to; None where nothing is lent."""
+def reading(
+    lending: Lending | None, plan: StepPlan
+) -> Iterator[tuple[LentStep | None, LentStep | None]]:
+    """The parts that a step attends to, and in layers that are cut; None where nothing is lent."""
     if lending is None:
-        yield None
+        yield None, None
         return
-    with lending.reading(spans) as lent:
-        yield lent
+    cut_spans = () if plan.cut is None else plan.cut.batch.spans
+    with lending.reading(plan.batch.spans) as lent, lending.reading(cut_spans) as lent_cut:
+        yield lent, lent_cut
 
 
 class LendingStage(Protocol):
@@ -171,6 +191,7 @@ class LendingStage(Protocol):
     lending: Lending | None
     moving: MovingBlocks
     windows: WindowPool
+    cuts: PromptCuts
 
     @property
     def kv_memory(self) -> KvPool:
@@ -195,7 +216,7 @@ def lending_by(stage: LendingStage, lender: Lender, places: int) -> Lending:
     lender.hold(shapes, places)
     kv = stage.kv if isinstance(stage.kv, LentBlocks) else LentBlocks(stage.kv.blocks_total)
     held = HeldBlocks.of(shapes, places, is_shared=True)
-    return Lending(lender, kv, pool, stage.moving, places, held)
+    return Lending(lender, kv, pool, stage.moving, places, held, stage.cuts)
 
 
 def lend(stage: LendingStage, lending: Lending) -> None:
@@ -221,3 +242,16 @@ def lose_lender(stage: LendingStage) -> bool:
     stage.lending.kv.lose_lender()
     stage.lending, stage.moving.let_in = None, all_let_in
     return True
+
+
+def lender_health(stages: Sequence[LendingStage]) -> LenderHealth | None:
+    """Where KV of a stage of these parts lies, all of which a step passes; None: no part has ever
+    had a lender."""
+    lent = [one.kv for one in stages if isinstance(one.kv, LentBlocks)]
+    if not lent:
+        return None
+    return LenderHealth(
+        BLOCK_TOKENS * min(kv.blocks_here for kv in lent),
+        BLOCK_TOKENS * max(kv.blocks_lent for kv in lent),
+        sum(one.lending.step_wait_s for one in stages if one.lending is not None),
+    )

@@ -373,7 +373,7 @@ class StageExecutor:
         attention = self._attention(plan, recurrence)
         attention.arriving, kept = self.moving.of(batch), keep_R if keep else None
         attention.watched = self.cuts.watched(batch)
-        with reading(self.lending, plan.batch.spans) as attention.lent:
+        with reading(self.lending, plan) as (attention.lent, attention.lent_cut):
             out_TX = self._forward.rows(ids_T, rows_TD, attention, recurrence, kept)
         self._tile_sizes = plan.tile_sizes
         return out_TX, plan.settings

@@ -18,6 +18,7 @@ def with_engine(health: StageHealth, held: EngineReport, now: float) -> StageHea
         state_slots_used=held.state_slots_used,
         host_is_short=held.host_is_short,
         recent_sketches=recent_sketches(held.sketches, now),
+        lender=held.lender,
     )
 
 

@@ -11,10 +11,15 @@ one in its mean length, however long it is already, and prompts ahead become ans
 other until then. So nobody's age needs to be known. Mooncake takes one duration for all and counts
 who is older as gone; where that duration is twice too long it refuses two to three times as many.
 
+A stage whose requests hold more than its own memory has some of their KV at a lender, and each of
+its decode steps waits for that. The learned pace is that of steps that wait for nobody; what a step
+waits for comes on top, as long as the stage tells, or by measured echoes before it has told.
+
 Pure.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from molink_scheduler.routing.gap_times import NO_GAPS, GapTimes
@@ -67,6 +72,21 @@ class RingPace:
 
 
 @dataclass(frozen=True, slots=True)
+class LentStage:
+    """Stage of a ring that has a lender."""
+
+    own_tokens: int
+    """Tokens of KV that its own memory holds; what is beyond them lies at the lender."""
+    wait_s: float
+    """Seconds for which its decode steps wait for the lender where some of their KV is there."""
+
+
+def lender_waits_s(stages: Iterable[LentStage], held_tokens: int) -> float:
+    """Seconds by which lenders lengthen a token's time on a ring whose requests hold so many."""
+    return sum(one.wait_s for one in stages if held_tokens > one.own_tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class RingState:
     """State of a ring, as a request sees it that might go there."""
 
@@ -90,6 +110,11 @@ class RingState:
     """Whether it took the last request of the same session."""
     gaps: GapTimes = field(default=NO_GAPS, repr=False)
     """How far its gaps between tokens are beyond its pace; kept up by the ring's own gaps."""
+    held_tokens: int = 0
+    """Tokens that are known of the other requests, prompts that wait among them: what they hold
+    when this request decodes, at least."""
+    lent: tuple[LentStage, ...] = ()
+    """Stages that have lenders."""
 
     @property
     def requests(self) -> int:
@@ -103,7 +128,8 @@ class RingState:
 
 def if_idle(ring: RingState) -> RingState:
     """State of the same ring without any other request."""
-    return replace(ring, waiting_tokens=0, waiting_requests=0, decoding=0, outstanding_tokens=0)
+    idle = replace(ring, waiting_tokens=0, waiting_requests=0, decoding=0, outstanding_tokens=0)
+    return replace(idle, held_tokens=0)
 
 
 def forecast_ttft_s(ring: RingState, prompt_tokens: int) -> float:
@@ -129,9 +155,8 @@ def decoding_then(ring: RingState, after_s: float) -> float:
 def forecast_tpot_s(ring: RingState, prompt_tokens: int, *, predicts: bool = True) -> float:
     """Seconds between two tokens of a request that comes now, when its prompt will have been
     computed; without `predicts` as if it were now."""
-    if not predicts:
-        return ring.pace.tpot_s(ring.decoding)
-    return ring.pace.tpot_s(decoding_then(ring, forecast_ttft_s(ring, prompt_tokens)))
+    others = _others(ring, prompt_tokens, predicts=predicts)
+    return ring.pace.tpot_s(others) + _waits_s(ring, prompt_tokens)
 
 
 def forecast_tbt_s(
@@ -139,7 +164,16 @@ def forecast_tbt_s(
 ) -> float:
     """Seconds that so many per cent of the gaps between tokens stay within, of a request that comes
     now; the pace itself while too few gaps have told."""
-    others = float(ring.decoding)
-    if predicts:
-        others = decoding_then(ring, forecast_ttft_s(ring, prompt_tokens))
-    return ring.pace.tpot_s(others) * ring.gaps.times(others, percentile)
+    others = _others(ring, prompt_tokens, predicts=predicts)
+    alone_s = ring.pace.tpot_s(others) * ring.gaps.times(others, percentile)
+    return alone_s + _waits_s(ring, prompt_tokens)
+
+
+def _others(ring: RingState, prompt_tokens: int, *, predicts: bool) -> float:
+    if not predicts:
+        return ring.decoding
+    return decoding_then(ring, forecast_ttft_s(ring, prompt_tokens))
+
+
+def _waits_s(ring: RingState, prompt_tokens: int) -> float:
+    return lender_waits_s(ring.lent, ring.held_tokens + prompt_tokens)

@@ -22,7 +22,7 @@ from molink_scheduler.request import SamplingParams
 from molink_scheduler.routing.admission import Targets
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.ring_choice import Routing
-from molink_scheduler.routing.ring_forecast import RingPace
+from molink_scheduler.routing.ring_forecast import LentStage, RingPace
 from molink_scheduler.token_ids import token_bytes
 from tests.coordinator.ring import ring_serving
 from tests.coordinator.ring.ring_serving import FakeStage, Serving, going_on, until
@@ -291,6 +291,36 @@ async def test_who_would_meet_long_gaps_is_refused_with_their_length():
     assert pace.tbt_p90_s == pytest.approx(0.05, rel=0.1)
     assert pace.tbt_p99_s == pytest.approx(0.3, rel=0.1)
     assert pace.tpot_s == pytest.approx(0.055, rel=0.05)
+
+
+async def test_who_would_wait_for_lenders_at_each_token_goes_elsewhere_or_is_refused():
+    """The first ring holds 50 tokens itself, and a step waits 60 ms for what lies at its lender."""
+    async with Rings(2) as rings:
+        prospects = rings.rings[0].client.prospects
+        prospects.lends((LentStage(50, 0.06),), ())
+        wanted = Targets(tpot_s=0.1)
+        assert await rings.ask(prompt(1, 0, tokens=80), targets=wanted) == 1
+        assert await rings.ask(prompt(2, 0, tokens=8), targets=wanted) == 0
+        rings.rings[1].client.prospects.lends((LentStage(50, 0.06),), ())
+        with pytest.raises(
+            OverloadedError, match=r"tokens every 11\d\.\d ms, and wanted at most 100"
+        ):
+            await rings.ask(prompt(3, 0, tokens=80), targets=wanted)
+
+
+async def test_the_pace_that_is_learned_leaves_out_what_lenders_take():
+    async with Rings(1) as rings:
+        prospects = rings.rings[0].client.prospects
+        live = SimpleNamespace(
+            has_token=True, held_tokens=80, moved_at=0.0, begin=lambda line, now: None
+        )
+        for turn in range(400):
+            prospects.lends((LentStage(50, 0.06),), [live])
+            prospects.round_came(live, 1, 1, 0.11 * (turn + 1))
+        pace = pace_report(rings.rings[0].client)
+    assert prospects.wait_s == 0.06
+    assert prospects.pace.pace.tpot_alone_s == pytest.approx(0.05, rel=0.01)
+    assert pace.tpot_s == pytest.approx(0.11, rel=0.01), "users get the whole"
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.ring.lent_room import counted, grown_terms, own_least, own_tokens
+from molink.coordinator.ring.lent_room import (
+    counted,
+    grown_terms,
+    lent_stages,
+    own_least,
+    own_tokens,
+)
 from molink.coordinator.ring.room_watch import terms_now
+from molink.stage_protocol.health import LenderHealth
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.capacity import Offer
+from molink_scheduler.routing.ring_forecast import LentStage
 from tests.coordinator.upkeep.world import LOADED
 
 TERMS = RingTerms(kv_tokens_capacity=640)
@@ -64,3 +72,21 @@ def test_who_takes_a_place_needs_no_more_than_others_have_without_their_leases()
     assert own_tokens(stage(60, loaded=60, requests_max=4, planned=500)) == 960
     assert own_least([leased, stage(80, loaded=80)], 1920) == 512
     assert own_least([stage(80, loaded=80)], 640) == 640
+
+
+def reporting(offer: int, lender: LenderHealth | None, trip_s: float = 0.0):
+    """A stage of ten layers that tells this of its lender."""
+    told = {"health": SimpleNamespace(lender=lender), "layers": (4, 14), "lender_trip_s": trip_s}
+    return SimpleNamespace(**vars(stage(offer)) | told)
+
+
+def test_steps_wait_as_long_as_stages_tell_and_before_that_a_round_trip_a_layer():
+    told = LenderHealth(640, 320, 0.003)
+    stages = [
+        reporting(100, told, 0.0005),
+        reporting(100, replace(told, step_wait_s=0.0), 0.0005),
+        reporting(40, told),
+        reporting(100, None),
+        SimpleNamespace(**vars(stage(100)) | {"health": None}),
+    ]
+    assert lent_stages(stages) == (LentStage(640, 0.003), LentStage(640, 0.005))

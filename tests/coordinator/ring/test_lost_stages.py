@@ -151,6 +151,23 @@ async def test_a_ring_that_lends_kv_cuts_none():
     async with Serving() as s:
         terms = SimpleNamespace(ring=RingTerms(64, requests_max=8))
         s.client.ring = SimpleNamespace(stages=s.stages, terms=terms)
-        with pytest.raises(InvalidRequestError, match=r"--kv-host-tokens.*leave 'kv_budget' out"):
+        with pytest.raises(
+            InvalidRequestError, match=r"others' of their LAN.*leave 'kv_budget' out"
+        ):
             await s.drain(cut_request())
         assert not s.links.sent
+
+
+async def test_a_ring_to_which_a_lender_comes_gives_up_what_is_cut():
+    """Its stages would lend keys that a cut is to score and move; others go on."""
+    async with Serving() as s:
+        whole, _ = await asked(s)
+        cut = asyncio.create_task(s.drain(cut_request()))
+        await s.submitted(2)
+        s.client.pause()
+        grown = SimpleNamespace(ring=RingTerms(64, requests_max=8))
+        s.client.go_on(SimpleNamespace(**vars(next_ring(s)) | {"terms": grown}), going_on(), "room")
+        with pytest.raises(InvalidRequestError, match="leave 'kv_budget' out"):
+            await cut
+        assert not whole.done() and s.client.requests_live == 1
+        whole.cancel()

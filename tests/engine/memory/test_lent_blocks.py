@@ -159,3 +159,16 @@ def test_no_more_go_than_the_lender_has_places_for():
     assert kv.lend(5) == []
     kv.release(1)
     assert (kv.blocks_free, kv.blocks_lent) == (18, 0)
+
+
+def test_a_lost_lender_names_its_requests_and_takes_cached_blocks_along():
+    kv = LentBlocks(16)
+    kv.borrow(8)
+    kv.grow(1, 8 * BLOCK_TOKENS)
+    kv.keep(1, 0, range(100, 104))
+    kv.grow(2, 3 * BLOCK_TOKENS)
+    assert len(kv.lend(2)) == 2
+    assert kv.lost_requests() == frozenset()
+    kv.lose_lender()
+    assert kv.lost_requests() == {1}
+    assert kv.cached_numbers() == {102, 103}

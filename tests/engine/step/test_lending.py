@@ -1,6 +1,7 @@
 """A stage with room for a part of its requests' KV, the rest at a lender: the same tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,10 @@ from molink.engine.step.stage import StageExecutor
 from molink.engine_protocol.lender import LentKv, LentSpan
 from molink.engine_protocol.values import BlockBytes
 from molink.errors import LenderLostError, UnsupportedModelError
+from molink.stage_protocol.health import LenderHealth
 from molink.wire.elements import Elements, Floats
 from molink_scheduler.batch import Release
+from molink_scheduler.request import SamplingParams
 from tests.engine.ring_driver import Job, RingDriver, load_stages
 from tests.engine.tiny_models import LAYERS, generate, save_tiny
 from tests.sweeps import swept
@@ -89,6 +92,9 @@ def test_a_quarter_at_home_gives_the_same_tokens(name, tmp_path):
     assert outputs == [generate(model, job.prompt, job.tokens) for job in jobs()]
     assert all(one.pushed for one in lenders)
     assert all(stage.kv.tokens_used == 0 for stage in stages)
+    told = lending.lender_health(stages[:1])
+    assert (told.kv_tokens_own, told.kv_tokens_away) == (12 * 16, 0)
+    assert told.step_wait_s == stages[0].lending.step_wait_s > 0
 
 
 def test_bf16_plain_layers_step_aside_for_parts(tmp_path):
@@ -115,6 +121,7 @@ def test_latent_layers_lend_nothing(tmp_path):
 def test_blocks_of_a_step_under_way_stay_where_they_are(tmp_path):
     save_tiny("llama", tmp_path)
     (stage,) = load_stages(tmp_path, (0, LAYERS))
+    assert lending.lender_health([stage]) is None
     lent(stage, 12)
     stage.kv.grow(1, 8 * 16)
     table = stage.kv.table(1)
@@ -123,6 +130,8 @@ def test_blocks_of_a_step_under_way_stay_where_they_are(tmp_path):
         assert (parts, stage.kv.table(1)) == (None, table)
     stage.lending.make_room(8)
     assert stage.kv.free_here >= 8
+    away = stage.kv.blocks_lent
+    assert away and lending.lender_health([stage]) == LenderHealth(12 * 16, 16 * away)
     with stage.lending.reading([RaggedSpan(0, 1, 127, 128, stage.kv.table(1))]) as parts:
         assert list(parts.own.spans[0].blocks) == [one for one in stage.kv.table(1) if one < 12]
 
@@ -147,11 +156,12 @@ class LateDriver(RingDriver):
     """Ring of one stage to which a lender comes in the middle of what it computes."""
 
     rounds = 0
+    comes_at = 6
     lender: NearLender | None = None
 
     def _round(self, active: list[Job]) -> None:
         self.rounds += 1
-        if self.rounds == 6:
+        if self.rounds == self.comes_at:
             (stage,), self.lender = self.stages, NearLender()
             held = {one: [*stage.kv.table(one)] for one in stage.kv.holders()}
             lending.lend(stage, lending.lending_by(stage, self.lender, PLACES))
@@ -169,6 +179,26 @@ def test_a_lender_may_come_while_requests_hold_blocks(tiny_llama):
     assert driver.run(short_jobs()) == wanted
     assert driver.lender.pushed and stage.kv.tokens_used == 0
     assert stage.kv.free_here == 24
+
+
+CUT = SamplingParams(max_tokens=8, temperature=0.0, kv_budget=0.5)
+
+
+@pytest.mark.parametrize("comes_at", [2, 6, 8])
+def test_a_prompt_that_is_cut_stays_at_home_where_a_lender_comes(comes_at, tiny_llama):
+    """Before its cut and behind it; what is beside it goes away, in all layers."""
+    directory, _ = tiny_llama
+    jobs = [Job(1, list(range(3, 103)), 8, CUT), Job(2, list(range(3, 63)), 8)]
+    outputs = []
+    for rounds in (0, comes_at):
+        (stage,) = load_stages(directory, (0, LAYERS))
+        stage.resize_kv(24 * 16)
+        driver = LateDriver([stage], span_tokens=40)
+        driver.comes_at = rounds
+        outputs.append(driver.run([replace(job) for job in jobs]))
+    assert outputs[0] == outputs[1]
+    assert driver.lender.pushed or comes_at == 2
+    assert stage.kv.tokens_used == 0
 
 
 class MendingDriver(RingDriver):

@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.routing.ring_forecast import (
+    LentStage,
     RingPace,
     RingState,
     decoding_then,
+    forecast_tbt_s,
     forecast_tpot_s,
     forecast_ttft_s,
     if_idle,
@@ -76,3 +78,24 @@ def test_more_of_anything_never_makes_a_first_token_come_sooner(ring, prompt_tok
 @given(BUSY, st.floats(0, 1000))
 def test_never_more_decode_than_decode_and_wait_now(ring, after_s):
     assert 0 <= decoding_then(ring, after_s) <= ring.decoding + ring.waiting_requests + 1e-9
+
+
+LENT = (LentStage(own_tokens=1000, wait_s=0.02), LentStage(own_tokens=4000, wait_s=0.01))
+"""Two stages of a ring; the second one has four times the room of its own."""
+
+
+@pytest.mark.parametrize(
+    ("others", "prompt", "wait_s"),
+    [(0, 1000, 0.0), (0, 1001, 0.02), (900, 101, 0.02), (3000, 1000, 0.02), (3000, 1001, 0.03)],
+)
+def test_steps_wait_for_lenders_where_requests_hold_more_than_a_stage_does(others, prompt, wait_s):
+    ring = replace(IDLE, held_tokens=others, lent=LENT, decoding=1)
+    bare = replace(ring, lent=())
+    for predicts in (True, False):
+        more_s = [
+            forecast(ring, prompt, *given, predicts=predicts)
+            - forecast(bare, prompt, *given, predicts=predicts)
+            for forecast, given in ((forecast_tpot_s, ()), (forecast_tbt_s, (99.0,)))
+        ]
+        assert more_s == pytest.approx([wait_s, wait_s])
+    assert if_idle(ring).held_tokens == 0, "who is alone holds its own tokens and no others'"
