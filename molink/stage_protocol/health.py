@@ -108,7 +108,7 @@ class PairHealth:
     sends: bool = False
     """Whether it hands over; else it takes."""
     port: Annotated[int, Le(65_535)] = 0
-    """Port at which the end listens that takes; 0: at none."""
+    """Port at which the end listens that takes, as both know it; 0: at none."""
     linked: bool = False
     """Whether the other end is there."""
     blocks: int = 0

@@ -85,9 +85,9 @@ class HandingPair:
     @property
     def health(self) -> PairHealth:
         """What it has handed over so far."""
-        return self._figures.health(
-            self.pairing, linked=self._link is not None, why=self._told[:REASON_CHARS_MAX]
-        )
+        link, why = self.pairing.link, self._told[:REASON_CHARS_MAX]
+        port = link.port if link is not None else 0
+        return self._figures.health(self.pairing, linked=self._link is not None, port=port, why=why)
 
     def _put(self, job: _Job) -> None:
         if self._figures.held_bytes + job.blocks_BW.nbytes > WAITING_BYTES_MAX:

@@ -11,7 +11,7 @@ from molink.stage.cache.stage_cache import StageCache
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage, StageWork
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
-from molink_scheduler.kv.changes import KeepBlocks, KeptBlocks, TakeBlocks
+from molink_scheduler.kv.changes import KeepBlocks, KeptBlocks, RetainBlocks, TakeBlocks
 from molink_scheduler.request import SamplingParams
 
 BLOCKS = 6
@@ -50,6 +50,13 @@ class Stage:
     @property
     def held_blocks(self):
         return self.health.held_bytes // self.layers.block_bytes
+
+    def leave(self):
+        """Be of no pair, with nothing computed or cached, for another test."""
+        self.cache.pair.become(None)
+        self.cache.change(RetainBlocks())
+        self.engine.release(Release(REQUEST), wiped=False)
+        self.cache.begin(self.layers.block_bytes, EPOCH, chains_stay=False)
 
     def step(self, request, start, end, cached=()):
         tokens = Random(1).choices(range(41), k=TOKENS)[start:end]

@@ -30,23 +30,34 @@ def _quick_tries(monkeypatch):
     monkeypatch.setattr(handing, "AGAIN_S", 0.05)
 
 
-@pytest.fixture
-def taker(model):
-    stage = Stage(model, Pairing(link=LINK))
-    yield stage
-    stage.cache.pair.become(None)
-
-
-def giving(link, port):
-    return Pairing(sends=True, link=replace(link, host="127.0.0.1", port=port))
+@pytest.fixture(scope="module")
+def stages(model):
+    return Stage(model, None), Stage(model, None)
 
 
 @pytest.fixture
-def pair(model, taker):
-    giver = Stage(model, giving(LINK, taker.health.port))
+def taker(stages):
+    taker = stages[1]
+    taker.cache.pair.become(Pairing(link=LINK))
+    yield taker
+    taker.leave()
+
+
+@pytest.fixture
+def giver(stages):
+    yield stages[0]
+    stages[0].leave()
+
+
+def meet(giver, port, link=LINK):
+    giver.cache.pair.become(Pairing(sends=True, link=replace(link, host="127.0.0.1", port=port)))
+
+
+@pytest.fixture
+def pair(giver, taker):
+    meet(giver, taker.health.port)
     wait_until(lambda: giver.health.linked and taker.health.linked)
-    yield giver, taker
-    giver.cache.pair.become(None)
+    return giver, taker
 
 
 def test_rows_behind_blocks_that_came_sealed_are_equal_to_the_bit(pair):
@@ -91,9 +102,9 @@ class Listener:
             target.sendall(came)
 
 
-def test_who_listens_in_the_lan_reads_neither_layers_nor_blocks(model, taker):
+def test_who_listens_in_the_lan_reads_neither_layers_nor_blocks(giver, taker):
     between = Listener(taker.health.port)
-    giver = Stage(model, giving(LINK, between.port))
+    meet(giver, between.port)
     giver.hand_over(BLOCKS)
     wait_until(lambda: taker.held_blocks == BLOCKS)
     sizes = BLOCKS * giver.layers.block_bytes
@@ -102,17 +113,15 @@ def test_who_listens_in_the_lan_reads_neither_layers_nor_blocks(model, taker):
     for block_W in taker.end._handed[SOURCE].blocks.values():
         block = block_W.tobytes()
         assert not any(block[at : at + 64] in between.heard for at in range(0, len(block), 64))
-    giver.cache.pair.become(None)
 
 
 @pytest.mark.parametrize("link", [PairLink(7, OTHER_KEY), PairLink(8, KEY)])
-def test_who_has_another_key_or_number_is_told_that_he_is_not_let_in(model, taker, link):
-    giver = Stage(model, giving(link, taker.health.port))
+def test_who_has_another_key_or_number_is_told_that_he_is_not_let_in(giver, taker, link):
+    meet(giver, taker.health.port, link)
     wait_until(lambda: "is not here, or its key is another" in giver.health.why)
     giver.hand_over(2)
     wait_until(lambda: giver.health.lost == 2)
     assert not giver.health.linked and not taker.health.linked and taker.health.blocks == 0
-    giver.cache.pair.become(None)
 
 
 def test_an_opening_that_was_heard_and_is_sent_again_brings_nothing(pair):
@@ -154,14 +163,14 @@ def test_a_pair_that_ends_in_the_middle_leaves_the_rest_to_be_computed(pair, mon
     assert taker.take(2, fetch=1, first=4) == 0
 
 
-def test_a_stage_may_be_paired_anew_while_it_serves(pair, model):
+def test_a_stage_may_be_paired_anew_while_it_serves(pair):
     giver, taker = pair
     old, link = taker.health.port, PairLink(9, OTHER_KEY)
     taker.cache.pair.become(Pairing(link=link))
     assert taker.health.number == 9
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", old))
-    giver.cache.pair.become(giving(link, taker.health.port))
+    meet(giver, taker.health.port, link)
     wait_until(lambda: giver.health.linked)
     giver.hand_over(BLOCKS)
     assert taker.take(source=(EPOCH, REQUEST)) == BLOCKS
