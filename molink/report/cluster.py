@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from molink.report.cell import CellReport
+from molink.report.hand_over import PairReport
 from molink.report.nodes import NodeReport
 
 COORDINATOR = "coordinator"
@@ -71,6 +72,8 @@ class StageReport:
     """Bytes that each token of a request keeps, in all of its layers; 0: not told."""
     kv_request_bytes: int = 0
     """Bytes that a request keeps whatever its length: states, and KV of windows."""
+    pair: PairReport | None = None
+    """Its end of a hand-over of KV; None: it has none."""
 
     @property
     def kv_share(self) -> float | None:
