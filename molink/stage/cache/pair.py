@@ -6,8 +6,10 @@ Then it sends blocks as they are computed, each with the request and its place t
 socket is `pair_sockets`' matter.
 """
 
+import hashlib
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from molink import __version__
@@ -107,12 +109,22 @@ class Blocks(NamedTuple):
 
 
 def computed_by(load: LoadStage, layers: Prepared) -> str:
-    """What a stage computes, for a person and for its pair, which computes the same."""
+    """What a stage computes, for a person and for its pair, which computes the same. Both have
+    their weights from one coordinator, perhaps in folders of different names: a model is told by
+    its config."""
     held = layers.layers
     return plain_line(
-        f"layers {held.start} to {held.stop} of {load.model} in {layers.dtype} with KV in "
+        f"layers {held.start} to {held.stop} of {_model(load.model)} in {layers.dtype} with KV in "
         f"{layers.loaded.kv_dtype}, {layers.block_bytes} bytes a block, by MoLink {__version__}"
     )
+
+
+def _model(model: str) -> str:
+    config = Path(model) / "config.json"
+    if not config.is_file():
+        return model  # A hub's id.
+    digest = hashlib.blake2b(config.read_bytes(), digest_size=6)
+    return f"the model with config {digest.hexdigest()}"
 
 
 def read_exactly(link: PairSocket, view: memoryview) -> None:

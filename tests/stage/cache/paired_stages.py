@@ -29,6 +29,7 @@ class Stage:
         self.engine, self.woken = LocalEngine(), queue.Queue()
         work = StageWork(layers, "cpu", "float32", 16 * 32)
         load = LoadStage(str(model), work, "127.0.0.1", pairing=pairing)
+        self.load = load
         self.layers = self.engine.prepare(load, lambda fraction: None)
         self.cache = StageCache.of(
             CacheRoom(),

@@ -1,5 +1,6 @@
 """Blocks that one stage has computed and another one takes are the same to the bit, or missing."""
 
+import shutil
 import socket
 import threading
 import time
@@ -8,7 +9,7 @@ import pytest
 
 from molink.errors import FrameError
 from molink.stage.cache import handing, taking
-from molink.stage.cache.pair import ANSWER, HELLO, MAGIC, RECORD, introduce
+from molink.stage.cache.pair import ANSWER, HELLO, MAGIC, RECORD, computed_by, introduce
 from molink.stage_protocol.pairing import Pairing
 from molink_scheduler.batch import Release
 from molink_scheduler.kv.changes import DropBlocks, KeepBlocks, KeptBlocks, TakeBlocks
@@ -116,6 +117,18 @@ def test_layers_that_do_not_agree_are_refused_in_a_sentence(model, path, caplog)
     wait_until(lambda: "layers 0 to 1" in caplog.text and "layers 0 to 2" in caplog.text)
     began = time.monotonic()
     assert taker.take(2) == 0 and time.monotonic() - began < 1.0
+
+
+def test_two_folders_of_one_model_agree_and_those_of_two_do_not(model, path, tmp_path):
+    """Agents keep weights in folders of their own."""
+    shutil.copytree(model, tmp_path / "other folder")
+    taker = Stage(tmp_path / "other folder", Pairing(path, sends=False))
+    giver = Stage(model, Pairing(path, sends=True))
+    giver.hand_over(BLOCKS)
+    assert taker.take() == BLOCKS
+    config = tmp_path / "other folder" / "config.json"
+    config.write_text(config.read_text() + "\n")
+    assert computed_by(taker.load, taker.layers) != giver.end.computes == taker.end.computes
 
 
 def test_a_stage_without_a_pair_takes_nothing(model):
