@@ -42,6 +42,15 @@ def _written_roles(roles: tuple[Role, ...] | None) -> str:
     return "" if roles in (None, (Role.BOTH,)) else ",".join(roles or ())
 
 
+def _check_hand_over(ring: RingSettings) -> None:
+    """Raise UserError where rings have nothing to hand over."""
+    if not ring.prefix_cache:
+        raise UserError(
+            "--roles hands over what a ring has cached, and --no-prefix-cache caches nothing: "
+            "leave one of them out."
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """A local ring and its API. Raises UserError for values out of range."""
@@ -135,11 +144,7 @@ class ServeSettings:
         if len(self.roles) * self.nodes > PROCESSES_MAX:
             rings = f"--roles has {len(self.roles)} rings of {self.nodes} stages"
             raise UserError(f"{rings}, and at most {PROCESSES_MAX} are started.")
-        if not self.ring.prefix_cache:
-            raise UserError(
-                "--roles hands over what a ring has cached, and --no-prefix-cache caches nothing: "
-                "leave one of them out."
-            )
+        _check_hand_over(self.ring)
         if self.ring.standbys:
             raise UserError("--standby stands by for one ring, and --roles has several.")
 
@@ -201,6 +206,13 @@ class UpSettings:
         within=(1, NODES_MAX),
     )
     wait: bool = setting("--wait", False, "Say `ready URL` when a ring serves.")
+    roles: tuple[Role, ...] = setting(
+        "--roles ROLE,ROLE,...",
+        (Role.BOTH,),
+        "What each of several rings does, in the order in which they stand: prefill computes "
+        "prompts for a decode ring, which answers; both does both. For rings in one PC or cell.",
+        typed=Typed(str, roles_of, _written_roles),
+    )
     goal: GoalSettings = field(default_factory=GoalSettings)
     audit_share: float = setting(
         "--audit-share",
@@ -236,6 +248,8 @@ class UpSettings:
             raise UserError(
                 "--relay and --relay-secret-file belong together: give both or neither."
             )
+        if len(self.roles) > 1:
+            _check_hand_over(self.ring)
         if self.relay and not ADDRESS.fullmatch(self.relay):
             raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
 

@@ -112,7 +112,8 @@ def run_cluster(
     """
 
     def report(service: ClusterService) -> ClusterReport:
-        own = hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble
+        own = [hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble]
+        own += [lending.rings.trouble] if lending is not None else []
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
         told, lent = service_report(service, nodes, own), cell.report() if cell else None
         return replace(told, audits=auditor.report(), relay=relay(), cell=lent)

@@ -27,6 +27,7 @@ from molink.control.versions import own_protocols
 from molink.coordinator.audits.auditor import AuditSettings
 from molink.coordinator.cell.lending import CellLending
 from molink.coordinator.cell.pairs import ConfirmedPairs
+from molink.coordinator.cell.ring_pairs import RingPairs
 from molink.coordinator.cluster import Cluster, Stores, model_of, open_stores, run_cluster
 from molink.coordinator.nodes.access import Suspensions
 from molink.coordinator.nodes.hub import ControlHub, allow_members
@@ -36,6 +37,7 @@ from molink.coordinator.planning.catalogue_plans import cluster_catalogue
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.requests.hand_over import RingRoles, check_roles
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.coordinator.upkeep.blame import Blame
@@ -96,6 +98,8 @@ async def start_coordinator(
     """
     # Before there is a broker, which gives up a client that is silent for seconds.
     model = await asyncio.to_thread(model_of, settings.served)
+    split = [(0, model.description.layers)]
+    await asyncio.to_thread(check_roles, settings.roles, model.path, split)
     drafter = await asyncio.to_thread(draft_model, settings.ring.drafter, model)
     planner = await asyncio.to_thread(_planner, settings, model, drafter)
     async with AsyncExitStack() as stack:
@@ -140,12 +144,10 @@ def _cluster(
     stores: Stores,
 ) -> Cluster:
     relay, config, ring = services.relay, model.checkpoint.config(), settings.ring
-    lending = CellLending(
-        hub,
-        ConfirmedPairs(stores.registry),
-        planner.kv_figures,
-        is_encrypted=hub.access.broker.trust is not None,
-    )
+    is_encrypted = hub.access.broker.trust is not None
+    pairs = RingPairs(settings.roles, is_encrypted)
+    figures = planner.kv_figures
+    lending = CellLending(hub, ConfirmedPairs(stores.registry), figures, is_encrypted, pairs)
     return run_cluster(
         tasks,
         card=model.card,
@@ -162,7 +164,7 @@ def _cluster(
             ring.shadow,
             recoveries=RecoveryFiles(settings.data_dir / "recoveries"),
         ),
-        intake=Intake.of(settings.api),
+        intake=replace(Intake.of(settings.api), roles=RingRoles(pairs.roles, pairs.place)),
         live=stores.live,
         ring_settings=_ring_settings(settings),
         relay=lambda: RelayReport(relay.address, relay.trouble),

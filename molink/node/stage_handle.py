@@ -32,6 +32,7 @@ from molink.stage_protocol.messages import (
     PathMoved,
     SetAllowed,
     SetCacheRam,
+    SetPair,
     SetRoom,
     SetShadow,
     SetUploadCap,
@@ -221,6 +222,10 @@ class StageHandle:
 
     def borrow(self, command: Borrow) -> None:
         """Have KV lie at a lender as well."""
+        self._send(command)
+
+    def set_pair(self, command: SetPair) -> None:
+        """Be this end of a hand-over of KV between two rings from now on, or of none."""
         self._send(command)
 
     def set_cache_ram(self, lent_bytes: int | None) -> None:

@@ -27,6 +27,7 @@ from molink.control.messages.assignment import (
     Stop,
 )
 from molink.control.messages.base import SENTENCE_CHARACTERS_MAX, Unreadable
+from molink.control.messages.cell import PairOrder
 from molink.control.messages.payloads import (
     AssignedWork,
     LinkKeys,
@@ -46,7 +47,7 @@ from molink.node.hosting import LinkRoutes, StageLauncher
 from molink.node.shadow_route import ShadowRoute
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import Borrow
+from molink.stage_protocol.messages import Borrow, SetPair
 from molink.tasks import background_tasks, cancel, spawn, task_group
 
 StageState = Literal["standby", "loading", "serving"]
@@ -134,11 +135,15 @@ class StageManager:
             find = partial(self.routes.shadow_address, move=move)
             await self._shadow.lead(order, find, handle.set_shadow)
 
-    def borrow(self, given: StageLease) -> None:
-        """Have the stage's KV lie at a lender as well, if it is in the ring that is meant."""
-        is_meant = self.assignment is not None and self.assignment.ring == given.ring
-        if self.handle is not None and self._epoch is not None and is_meant:
-            self.handle.borrow(Borrow(given.tokens, given.lease))
+    def tell(self, order: StageLease | PairOrder) -> None:
+        """Tell the stage of a lease, or of its pair, if it is in the ring that is meant."""
+        is_meant = self.assignment is not None and self.assignment.ring == order.ring
+        if self.handle is None or self._epoch is None or not is_meant:
+            return
+        if isinstance(order, PairOrder):
+            self.handle.set_pair(SetPair(order.pairing))
+        else:
+            self.handle.borrow(Borrow(order.tokens, order.lease))
 
     def limits_changed(self) -> None:
         """Tell the stage the upload cap, which may have changed: it holds at once."""

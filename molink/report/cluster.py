@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from molink.report.cell import CellReport, StageLenderReport
+from molink.report.hand_over import PairReport
 from molink.report.nodes import NodeReport
 
 COORDINATOR = "coordinator"
@@ -75,6 +76,8 @@ class StageReport:
     """Blocks of its layers that keep all of a cut prompt that lie in one block; 1: none does."""
     lender: StageLenderReport | None = None
     """Left out where it has never had a lender."""
+    pair: PairReport | None = None
+    """Its end of a hand-over of KV; None: it has none."""
 
     @property
     def kv_share(self) -> float | None:

@@ -72,7 +72,7 @@ class Extender:
         if layers.is_head and not present.layers.is_head:
             name = f"layers {layers.layers.start}-{layers.layers.stop}"
             links = StageLinks.bind(name, load.address, True, self.report, load.keys)
-            self.steer(self.cache.host.steered(links.handle))
+            self.steer(self.cache.steered(links.handle))
             more = replace(more, links=links)
         if layers.is_tail and not present.layers.is_tail:
             more = replace(more, end_rules=EndRules(layers.tokenizer))

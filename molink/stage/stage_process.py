@@ -51,6 +51,7 @@ from molink.stage_protocol.messages import (
     RoomCommand,
     SetAllowed,
     SetCacheRam,
+    SetPair,
     SetRoom,
     SetShadow,
     SetUploadCap,
@@ -215,6 +216,7 @@ class SupervisorPipe:
                 | MovePath()
                 | SetUploadCap()
                 | SetCacheRam()
+                | SetPair()
                 | SetShadow()
                 | HoldLinks() as steering
             ):

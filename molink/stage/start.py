@@ -73,7 +73,7 @@ def start_stage(
     identity = kv_identity(load, layers)
     pair_of = partial(paired, load, layers)
     stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity, pair_of)
-    steer(stage_cache.host.steered(links.handle))
+    steer(stage_cache.steered(links.handle))
     report(loaded_stage(layers, links, drafters.trouble, stage_cache.tiers))
     join = expect_join()
     kept = _left_before(stage_cache, layers, join)
@@ -82,7 +82,7 @@ def start_stage(
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     sent = _sent_log(layers, join)
     shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)
-    working, told = (core, engine, links, sent.packing), stage_cache.host.reporter(report)
+    working, told = (core, engine, links, sent.packing), stage_cache.reporter(report)
     told_of = *working, told, recent, shadowing, drafters.after(with_head), join.ring.audited
     recorded = RecordedCore.begin(core, events.events, time.monotonic())
     return StageLoop(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from annotated_types import Ge, MaxLen, Predicate
+from annotated_types import Ge, Le, MaxLen, Predicate
 
 from molink.stage_protocol.progress import ShadowLag, ShadowProgress, StageProgress
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
@@ -113,6 +113,37 @@ class LenderHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class PairHealth:
+    """A stage's end of a hand-over of KV between two rings, and its figures since it was paired."""
+
+    number: int = 0
+    """Number of the pair; 0: it is one of a single PC, by the path of a socket."""
+    sends: bool = False
+    """Whether it hands over; else it takes."""
+    port: Annotated[int, Le(65_535)] = 0
+    """Port at which the end listens that takes, as both know it; 0: at none."""
+    linked: bool = False
+    """Whether the other end is there."""
+    blocks: int = 0
+    """Blocks that it has sent, or that have come."""
+    size_bytes: int = 0
+    """Bytes of these."""
+    seconds: float = 0.0
+    """Seconds spent on sending them, or on waiting for them once they were asked for."""
+    used: int = 0
+    """Blocks that its ring has taken, of those that have come."""
+    lost: int = 0
+    """Blocks that could not be sent, or that were asked for and had not come: they are computed."""
+    held_bytes: int = 0
+    """Bytes that wait here, to be sent or to be taken."""
+    held_byte_s: float = 0.0
+    """Bytes times seconds for which they have waited here: how much memory it takes, for how
+    long."""
+    why: Why = ""
+    """Why the other end takes nothing, a clause; empty: it does, or nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterHealth:
     """Figures of one drafter of a ring since the ring's epoch began."""
 
@@ -204,3 +235,5 @@ class StageHealth:
     """Drafters, on the head of a ring that has some: its own, and those of the tail."""
     lender: LenderHealth | None = None
     """Its lender; None: it has had none, or an older version."""
+    pair: PairHealth | None = None
+    """Its end of a hand-over of KV; None: it has none, or an older version."""

@@ -165,6 +165,14 @@ class SetCacheRam:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPair:
+    """Command: be this end of a hand-over of KV from now on, in place of any other."""
+
+    pairing: Pairing | None = None
+    """None: of none."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetShadow:
     """Command: from now on send the next stage's shadow what the ring leaves time for."""
 
@@ -310,7 +318,7 @@ class StageFailed:
 LinkSteering = SetAllowed | MovePath | SetUploadCap | SetShadow | HoldLinks
 """Commands about links that a stage takes at any time, and at once."""
 
-Steering = LinkSteering | SetCacheRam
+Steering = LinkSteering | SetCacheRam | SetPair
 """All commands that a stage takes so."""
 
 EnterRing = JoinRing | FollowRing
@@ -345,6 +353,7 @@ LINES: Kinds[Command | Fact] = Kinds(
         "set_shadow": SetShadow,
         "set_upload_cap": SetUploadCap,
         "set_cache_ram": SetCacheRam,
+        "set_pair": SetPair,
         "hold_links": HoldLinks,
         "move_path": MovePath,
         "load_progressed": LoadProgressed,

@@ -38,7 +38,8 @@ OPTIONS = {
     "up": (
         "--model --host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
-        "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
+        "--min-nodes --wait --roles "
+        "--tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--audit-share --weights-mbps --data-dir --dtype --kv-host-tokens --kv "
         "--max-model-len --micro-batches "
         "--wire --span-tokens --replay-log-gb --no-prefix-cache --drafter --draft-width-max "

@@ -35,8 +35,8 @@ NOT_RUN = {
     r"python tools/cycle_model\.py .*": "needs 180 MB; tests/experiments makes smaller ones",
     r"python tools/demo_model/corpus\.py .*": "writes 20,000 documents, for minutes",
     r"python tools/demo_model/acceptance\.py .*": "minutes; tests/models measures less",
-    r"molink serve MODEL --roles prefill,decode": "MODEL is the reader's; "
-    "tests/end_to_end/test_roles.py serves the demo",
+    r"molink (serve|up) MODEL --roles prefill,decode( --min-nodes 2)?": "MODEL is the reader's; "
+    "tests/end_to_end/test_roles.py serves one so, in one PC and of agents",
     r"curl .* -X POST http://HOST:8000/cluster/cache/clear": "HOST is the reader's; "
     "tests/api/test_admin.py asks it",
     r"curl .*/cluster/nodes/ID/resume": "ID is the reader's; tests/api/test_admin.py asks it",

@@ -6,6 +6,7 @@ from random import Random
 import psutil
 import pytest
 
+from tests.end_to_end.clusters import cluster
 from tests.end_to_end.conftest import eventually, serving
 from tests.end_to_end.forked.asking import fork_of
 
@@ -122,6 +123,47 @@ async def test_a_ring_that_answers_goes_on_when_a_stage_of_it_is_lost(tools, mod
         killed(rings["decode"]["stages"][1])
         status, answer = await asked
         assert (status, answer["token_ids"]) == (200, expected)
+
+
+UP = ("--roles", "prefill,decode", "--min-nodes", "2", "--wait", "--dtype", "float32")
+
+
+async def told_of_roles(tools, made, *words):
+    """Wait until two rings serve, and what is told of their roles has these words; none: they keep
+    to them."""
+
+    async def is_told():
+        report = await tools.get(made.url, "/cluster")
+        told = [one for one in report["trouble"] if "--roles" in one or "computes no" in one]
+        fits = all(word in " ".join(told) for word in words) and bool(told) == bool(words)
+        return len(report["rings"]) == 2 and fits
+
+    await eventually(is_told, within_s=180)
+
+
+async def handed_over(tools, made, prompt, expected):
+    """Tokens of a prompt that the ring which answers did not compute."""
+    _, answer = await tools.post(made.url, "/generate", asking(prompt))
+    assert answer["token_ids"] == expected
+    return cached(answer)
+
+
+async def test_rings_of_two_pcs_hand_over_while_the_operator_confirms_them(tools, model, tmp_path):
+    prompts = [prompt_of(640, seed) for seed in (1, 2)]
+    first, other = tools.greedy_reference(model, prompts, MAX_TOKENS)
+    with cluster(tmp_path, model, *UP) as made:
+        for name in ("anna", "ben"):
+            made.join(name, "--memory-gb", "1", "--threads", "1", known_steps=True)
+        made.up.line("ready")
+        await told_of_roles(tools, made, "not confirmed as a pair of a cell")
+        assert made.operator("cell", "confirm", "anna", "ben", "--url", made.url).returncode == 0
+        await told_of_roles(tools, made)
+        assert await handed_over(tools, made, prompts[0], first) == 624
+        requests = (await tools.get(made.url, "/cluster/requests"))["requests"]
+        assert len(ring_numbers(requests)) == 1
+        assert made.operator("cell", "forget", "anna", "ben", "--url", made.url).returncode == 0
+        await told_of_roles(tools, made, "not confirmed as a pair of a cell")
+        assert await handed_over(tools, made, prompts[1], other) == 0
 
 
 @pytest.mark.parametrize(

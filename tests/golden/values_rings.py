@@ -30,6 +30,7 @@ from molink.stage_protocol.health import (
     CacheTiersHealth,
     HostCacheHealth,
     PackingHealth,
+    PairHealth,
     RoomOffer,
     StageHealth,
 )
@@ -46,6 +47,7 @@ from molink.stage_protocol.messages import (
     PathMoved,
     SetAllowed,
     SetCacheRam,
+    SetPair,
     SetRoom,
     SetShadow,
     SetUploadCap,
@@ -56,6 +58,7 @@ from molink.stage_protocol.messages import (
     decode_line,
     encode_line,
 )
+from molink.stage_protocol.pairing import Pairing, PairLink
 from molink.stage_protocol.progress import ShadowLag, ShadowProgress
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
@@ -106,7 +109,9 @@ HEALTH = StageHealth(
     links=(LINK, LINK),
     cache_tiers=CacheTiersHealth(2**31, 2**40, 160, 16),
     host_cache=HostCacheHealth(2**33, 2**32, 2**31, "others need the memory: 1.0 GB are free"),
+    pair=PairHealth(7, True, 41_000, True, 500, 2**34, 1.5, 0, 3, 2**20, 0.25, "it is not there"),
 )
+PAIRING = Pairing(link=PairLink(7, "0b" * 32))
 HEALTH_OF_A_MIDDLE_STAGE = StageHealth(
     kv_tokens_used=0,
     busy_s=0.0,
@@ -222,6 +227,8 @@ LINES.add(
     set_upload_cap_none=lambda: SetUploadCap(None),
     set_cache_ram=lambda: SetCacheRam(1_500_000_000),
     set_cache_ram_none=lambda: SetCacheRam(None),
+    set_pair=lambda: SetPair(PAIRING),
+    set_no_pair=SetPair,
     hold_links=HoldLinks,
     set_room=lambda: SetRoom(320),
     borrow=lambda: Borrow(4096, LanLease("192.168.1.20", 4000, 17, "0a" * 32, 2**62, 2**30)),

@@ -11,7 +11,7 @@ from molink.control.messages.assignment import (
     Stop,
 )
 from molink.control.messages.base import Unreadable
-from molink.control.messages.cell import CellOrder, EchoOrder, LeaseOrder
+from molink.control.messages.cell import CellOrder, EchoOrder, LeaseOrder, PairOrder
 from molink.control.messages.payloads import (
     Accepted,
     AssignedWork,
@@ -32,11 +32,13 @@ from molink.control.messages.topics import (
     COORDINATOR,
     LEASE,
     LINK_KEYS,
+    PAIR,
     PROBE,
     SERVICES,
     SHADOW,
 )
 from molink.stage_protocol.lan_lease import LanLease
+from molink.stage_protocol.pairing import Pairing, PairLink
 from molink_scheduler.resume import Resume
 from tests.golden.values_control import KEY, LINK, OTHER, OTHER_KEY, PAYLOADS, SIZE, TERMS, WORK
 
@@ -52,6 +54,17 @@ def cell_ordered():
 def stage_lease():
     lease = LanLease("192.168.1.20", 4000, 1_700_000_000_000, "0a" * 32, 2**62, 2**34)
     return LEASE, StageLease(ring=3, tokens=131_072, lease=lease)
+
+
+@PAYLOADS.value
+def pair_order():
+    link = PairLink(1_700_000_000_000, "0b" * 32, "192.168.1.20", 41_000)
+    return PAIR, PairOrder(ring=3, pairing=Pairing(sends=True, link=link))
+
+
+@PAYLOADS.value
+def pair_order_of_none():
+    return PAIR, PairOrder(ring=3)
 
 
 @PAYLOADS.value

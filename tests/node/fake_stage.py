@@ -55,6 +55,7 @@ class FakeHandle:
     shadow: object = None
     """Where it was told that the next stage's shadow is."""
     borrowed: list = field(default_factory=list)
+    paired: list = field(default_factory=list)
     extended: list = field(default_factory=list)
     """Layers that it was told to load beside its own."""
     missing: tuple = ()
@@ -91,6 +92,9 @@ class FakeHandle:
 
     def set_shadow(self, command):
         self.shadow = command
+
+    def set_pair(self, command):
+        self.paired.append(command)
 
     def borrow(self, command):
         self.borrowed.append(command)

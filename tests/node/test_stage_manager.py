@@ -7,13 +7,22 @@ import pytest
 
 from molink.control.messages.assignment import Assignment, Follow, GoOn, Hold, Join
 from molink.control.messages.base import Unreadable
+from molink.control.messages.cell import PairOrder
 from molink.control.messages.payloads import LinkKeys, ShadowOrder, StageLease, StageLink
 from molink.coordinator.local.local_node import DirectRoutes
 from molink.errors import DeviceMemoryError, LinkLostError, NoRoomError, StageError, UserError
 from molink.node import stage_manager
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.lan_lease import LanLease
-from molink.stage_protocol.messages import Borrow, FollowRing, JoinRing, LoadStage, SetShadow
+from molink.stage_protocol.messages import (
+    Borrow,
+    FollowRing,
+    JoinRing,
+    LoadStage,
+    SetPair,
+    SetShadow,
+)
+from molink.stage_protocol.pairing import Pairing, PairLink
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.resume import Resume
@@ -306,16 +315,32 @@ async def test_a_stage_is_given_a_lease_while_it_is_in_the_ring_that_is_meant():
     lease = LanLease("127.0.0.1", 4000, 7, "0a" * 32, 1, 2**20)
     meant, other = (StageLease(ring=ring, tokens=64, lease=lease) for ring in (JOINED.ring, 99))
     async with hosted() as h:
-        h.manager.borrow(meant)
+        h.manager.tell(meant)
         await h.manager.assign(LOAD)
         await h.until("loaded")
-        h.manager.borrow(meant)
+        h.manager.tell(meant)
         await h.manager.assign(JOINED)
         await h.until("ready")
-        h.manager.borrow(other)
+        h.manager.tell(other)
         assert h.handles[0].borrowed == []
-        h.manager.borrow(meant)
+        h.manager.tell(meant)
         assert h.handles[0].borrowed == [Borrow(64, lease)]
+
+
+async def test_a_stage_is_paired_while_it_is_in_the_ring_that_is_meant():
+    pairing = Pairing(link=PairLink(7, "0a" * 32))
+    meant, other = (PairOrder(ring=ring, pairing=pairing) for ring in (JOINED.ring, 99))
+    async with hosted() as h:
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        h.manager.tell(meant)
+        await h.manager.assign(JOINED)
+        await h.until("ready")
+        h.manager.tell(other)
+        assert h.handles[0].paired == []
+        h.manager.tell(meant)
+        h.manager.tell(PairOrder(ring=JOINED.ring))
+        assert h.handles[0].paired == [SetPair(pairing), SetPair()]
 
 
 async def test_a_shadow_joins_without_a_place_and_then_takes_one_in_the_same_process():

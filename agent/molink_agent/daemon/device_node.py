@@ -15,7 +15,7 @@ from typing import Any, assert_never
 from molink.control.addresses import Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.assignment import Assignment, Stop
-from molink.control.messages.cell import CellOrder
+from molink.control.messages.cell import CellOrder, PairOrder
 from molink.control.messages.payloads import (
     Accepted,
     CoordinatorPresence,
@@ -33,6 +33,7 @@ from molink.control.messages.topics import (
     COORDINATOR,
     LEASE,
     LINK_KEYS,
+    PAIR,
     PROBE,
     SEEN,
     SERVICES,
@@ -73,6 +74,7 @@ Command = (
     | Assignment
     | ShadowOrder
     | StageLease
+    | PairOrder
     | CellOrder
     | CoordinatorPresence
 )
@@ -86,6 +88,7 @@ TOPICS: tuple[Topic[Any], ...] = (
     ASSIGNMENT,
     SHADOW,
     LEASE,
+    PAIR,
     CELL,
     COORDINATOR,
 )
@@ -317,7 +320,7 @@ class DeviceNode:
             case Assignment():
                 if isinstance(message.command, Stop) or self._speaks(message.protocol):
                     await self.stage.assign(message)
-            case ShadowOrder() | StageLease():
+            case ShadowOrder() | StageLease() | PairOrder():
                 await self._take_of_ring(message)
             case CellOrder():
                 await self._take_cell(message)
@@ -329,10 +332,10 @@ class DeviceNode:
             case other:
                 assert_never(other)
 
-    async def _take_of_ring(self, order: ShadowOrder | StageLease) -> None:
+    async def _take_of_ring(self, order: ShadowOrder | StageLease | PairOrder) -> None:
         """Take what its stage is told while it serves."""
-        if isinstance(order, StageLease):
-            self.stage.borrow(order)
+        if not isinstance(order, ShadowOrder):
+            self.stage.tell(order)
         elif self._speaks(order.protocol):
             await self.stage.lead_to_shadow(order)
 

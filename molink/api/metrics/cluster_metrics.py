@@ -22,6 +22,7 @@ from molink.report.cluster import (
     RingReport,
     StageReport,
 )
+from molink.report.hand_over import PairReport
 from molink.report.nodes import ContributionReport
 
 NODE_LABELS_MAX = 128
@@ -30,7 +31,7 @@ metrics keeps each name that it has ever seen, and owners may rename their PCs."
 
 OTHER = "other"
 
-Part = StageReport | RingLink | ContributionReport
+Part = StageReport | PairReport | RingLink | ContributionReport
 """What metrics are of."""
 
 Labelled = Sequence[tuple[tuple[str, ...], Part]]
@@ -82,6 +83,17 @@ STAGE_FIGURES = (
     ),
 )
 
+PAIR_FIGURES = (
+    Figure("molink_handover_linked", "linked", "1 while the other end is there."),
+    Figure("molink_handover_blocks_total", "blocks", "Blocks handed over."),
+    Figure("molink_handover_bytes_total", "size_bytes", "Bytes of these."),
+    Figure("molink_handover_seconds_total", "seconds", "Spent on sending, or waiting for blocks."),
+    Figure("molink_handover_used_blocks_total", "used", "Blocks that the other ring has taken."),
+    Figure("molink_handover_lost_blocks_total", "lost", "Blocks that were computed instead."),
+    Figure("molink_handover_held_bytes", "held_bytes", "Bytes that wait to be sent or taken."),
+    Figure("molink_handover_held_byte_seconds_total", "held_byte_s", "Their size times time."),
+)
+
 LINK_FIGURES = (
     Figure("molink_link_rate_bytes_per_second", "rate_mbps", "Believed rate.", 1e6 / 8),
     Figure("molink_link_rtt_seconds", "rtt_ms", "Round trip without queueing.", 1e-3),
@@ -107,7 +119,7 @@ NODE_FIGURES = (
     Figure("molink_node_sent_bytes_total", "bytes_sent", "Bytes uploaded, as the node says."),
 )
 
-FIGURES = (*STAGE_FIGURES, *LINK_FIGURES, *NODE_FIGURES)
+FIGURES = (*STAGE_FIGURES, *PAIR_FIGURES, *LINK_FIGURES, *NODE_FIGURES)
 
 
 @dataclass(slots=True)
@@ -141,9 +153,16 @@ class ClusterCollector(Collector):
             return
         label = self.labels.label
         stages = [((label(one.node),), one) for ring in report.rings for one in ring.stages]
+        pairs = [
+            ((label(one.node), "sent" if one.pair.sends else "taken"), one.pair)
+            for ring in report.rings
+            for one in ring.stages
+            if one.pair is not None
+        ]
         links = [(self._ends(one), one) for ring in report.rings for one in ring.links]
         given = [((label(one.name),), one.contribution) for one in report.nodes]
         yield from _families(STAGE_FIGURES, ("node",), stages)
+        yield from _families(PAIR_FIGURES, ("node", "end"), pairs)
         yield from _families(LINK_FIGURES, ("source", "target"), links)
         yield from _families(NODE_FIGURES, ("node",), given)
         yield from _whole(report)

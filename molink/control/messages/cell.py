@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from molink.control.messages.base import Bytes, Message, Milliseconds, NodeId, Number, Sentence
+from molink.stage_protocol.pairing import Pairing
 
 LEASES_MAX = 64
 """Leases of one PC: more than stages of a cell, and echoes."""
@@ -93,3 +94,13 @@ class CellOrder(Message):
     end: Annotated[tuple[Number, ...], Field(max_length=LEASES_MAX)] = ()
     """Leases that are to end; one that is in neither list stays."""
     echoes: Annotated[tuple[EchoOrder, ...], Field(max_length=LEASES_MAX)] = ()
+
+
+class PairOrder(Message):
+    """Order to a stage of a ring, while that serves: its end of the hand-over of KV to a stage of
+    another ring, or from it."""
+
+    ring: Number
+    """Ring of the stage; one of any other is paired with nobody."""
+    pairing: Pairing | None = None
+    """None: it has no end any more."""

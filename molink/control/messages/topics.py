@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from molink.control.messages.assignment import Assignment
 from molink.control.messages.base import is_bare
-from molink.control.messages.cell import CellOrder
+from molink.control.messages.cell import CellOrder, PairOrder
 from molink.control.messages.payloads import (
     Accepted,
     CoordinatorPresence,
@@ -95,6 +95,8 @@ SHADOW = _topic("node/{node}/told/shadow", ShadowOrder)
 LEASE = _topic("node/{node}/told/lease", StageLease, retained=False)
 """Room at a lender that its stage has from now on; it holds a key, and none but that stage may
 come for it later."""
+PAIR = _topic("node/{node}/told/pair", PairOrder, retained=False)
+"""End of a hand-over of KV that its stage has from now on, with the pair's key."""
 SERVICES = _topic("node/{node}/told/services", Services)
 """Relay, measurements, STUN: where they are, and the keys to them."""
 PROBE = _topic("node/{node}/told/probe", ProbeOrder)

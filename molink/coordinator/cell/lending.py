@@ -17,9 +17,10 @@ from typing import Protocol
 from molink.control.messages.assignment import Load
 from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import AssignedWork
-from molink.control.messages.topics import CELL
+from molink.control.messages.topics import CELL, PAIR
 from molink.coordinator.cell.driver import CellDriver
 from molink.coordinator.cell.pairs import ConfirmedPairs
+from molink.coordinator.cell.ring_pairs import RingPairs
 from molink.coordinator.cell.standing import StandingLeases
 from molink.coordinator.cell.values import (
     DEBTOR_INCARNATION,
@@ -100,6 +101,8 @@ class CellLending:
     """What a stage's KV takes on a node; None: its model's lies at no lender."""
     is_encrypted: bool = True
     """Whether control links are, on which keys travel; else nothing is lent."""
+    rings: RingPairs = field(default_factory=RingPairs)
+    """Roles of rings, of which one may fill another's cache."""
     driver: CellDriver = field(init=False)
     seen: dict[str, PcSeen] = field(default_factory=dict)
     """PCs as they were seen last."""
@@ -138,6 +141,8 @@ class CellLending:
             self._ordered[pc] = order
         for pc in gone:
             del self._ordered[pc]
+        for node_id, paired in self.rings.orders(self.hub.book.nodes, pairs, now).items():
+            await self.hub.client.publish(PAIR, node_id, paired)
 
     def _is_news(self, pc: str, order: CellOrder) -> bool:
         """Whether a PC is to be told: of nothing to do only where it lends to somebody."""
@@ -175,7 +180,8 @@ class CellLending:
     async def serve(self, ring: int, stages: Sequence[AgentStage]) -> None:
         """Give stages of a ring that stands, and lack room, leases as lenders come; until
         cancelled."""
-        await self._standing.serve(ring, stages)
+        with self.rings.standing(ring, stages):
+            await self._standing.serve(ring, stages)
 
     def may_come(self, stages: Sequence[AgentStage]) -> bool:
         """Whether a ring's stages may be lent what they lack, within minutes: by their own PCs, or

@@ -11,15 +11,11 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from molink.coordinator.cell.lending import CellLending
-from molink.coordinator.cell.pairs import Pair, pair_of
+from molink.coordinator.cell.pairs import LAN_RTT_MS, Pair, direct_path, pair_of
 from molink.coordinator.nodes.node import Node
 from molink.errors import UserError
 from molink.report.cell import CellPairReport, CellPcReport, CellReport
 from molink.serving.events import EventLedger
-
-LAN_RTT_MS = 5.0
-"""Round trip below which PCs that reach each other directly are shown as a pair that could be one:
-Wi-Fi is among them, and its echoes keep it out."""
 
 PLAIN_BROKER = (
     "The broker speaks plain MQTT, by which keys of leases could be read: nothing is lent. Use "
@@ -182,9 +178,8 @@ class CellOrders:
 
 def _rtt_ms(one: Node, other: Node) -> float | None:
     """The shorter round trip that either has measured directly; None: neither has."""
-    paths = one.paths.get(other.node_id), other.paths.get(one.node_id)
-    direct = [path.rtt_ms for path in paths if path is not None and path.path == "direct"]
-    return min(direct, default=None)
+    paths = direct_path(one, other), direct_path(other, one)
+    return min((path.rtt_ms for path in paths if path is not None), default=None)
 
 
 def _networks(node: Node) -> set[str]:

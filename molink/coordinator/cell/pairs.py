@@ -9,10 +9,16 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from molink.control.messages.payloads import PathMeasured
 from molink.control.registry.registry import Registry
+from molink.coordinator.nodes.node import Node
 
 SETTING = "cell_pairs"
 """Name of the registry's setting: a JSON list of pairs of ids."""
+
+LAN_RTT_MS = 5.0
+"""Round trip below which PCs that reach each other directly may be in one LAN: Wi-Fi is among them,
+a path between two homes hardly ever."""
 
 Pair = tuple[str, str]
 """Ids of two PCs, in the order of the alphabet."""
@@ -48,6 +54,13 @@ def cells_of(pairs: Iterable[Pair]) -> list[frozenset[str]]:
         cells = [cell for cell in cells if cell not in joined]
         cells.append(frozenset(pair).union(*joined))
     return cells
+
+
+def direct_path(one: Node, other: Node) -> PathMeasured | None:
+    """The direct path from one node to another, as it has measured it; None: it has not, or there
+    is none."""
+    path = one.paths.get(other.node_id)
+    return path if path is not None and path.path == "direct" else None
 
 
 def _read(kept: str | None) -> frozenset[Pair]:

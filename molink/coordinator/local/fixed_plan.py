@@ -12,7 +12,6 @@ from pathlib import Path
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, read_declared
 from molink.checkpoint.draft_layer import elsewhere
-from molink.checkpoint.mixers import NO_STATE
 from molink.checkpoint.quantized.too_large import FOR_PC, stage_refusal
 from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
 from molink.config.data_dir import state_dir
@@ -291,20 +290,6 @@ def check_memory(
     refused = stage_refusal(what, needed_bytes, free_bytes, *place)
     if refused:
         raise UserError(refused)
-
-
-def check_roles(roles: Sequence[Role], works: Sequence[AssignedWork], path: str) -> None:
-    """Refuse rings of several roles for a model of which no ring can take over what another has
-    computed. Raises UserError."""
-    if len(roles) == 1:
-        return
-    checkpoint = open_checkpoint(path)
-    sizes = [stage_size_of(checkpoint, work.layers, work.drafts) for work in works]
-    if any(size is not None and size.state != NO_STATE for size in sizes):
-        raise UserError(
-            f"--roles hands over KV, and layers of {checkpoint.name} keep states or windows, which "
-            "no other ring can go on from: leave it out."
-        )
 
 
 def _check_upload(settings: ServeSettings, description: ModelDescription) -> None:

@@ -30,7 +30,6 @@ from molink.coordinator.local.fixed_plan import (
     FixedPlanner,
     RingPlan,
     check_memory,
-    check_roles,
     fixed_plan,
 )
 from molink.coordinator.local.local_endpoint import LocalEndpoint
@@ -38,7 +37,7 @@ from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
-from molink.coordinator.requests.hand_over import RingRoles
+from molink.coordinator.requests.hand_over import RingRoles, check_roles
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
@@ -70,7 +69,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     plan = fixed_plan(settings, model.path, model.description, tail.drafts)
     plan = replace(plan.drafting(drafter), trouble=tail.trouble)
     free_bytes = psutil.virtual_memory().available
-    check_roles(plan.roles, plan.works, model.path)
+    check_roles(plan.roles, model.path, (work.layers for work in plan.works))
     check_memory(plan.works * len(plan.roles), model.path, free_bytes, settings.ring.standbys)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
@@ -105,7 +104,7 @@ def _cluster(
     stages = len(plan.works) * len(plan.roles)
     planned = tuple(node.node_id for node in nodes[:stages])
     planner = FixedPlanner(planned, plan.works, settings.ring.standbys, plan.trouble)
-    roles = RingRoles(plan.roles, tuple(map(frozenset, planner.rings)))
+    roles = RingRoles.of_nodes(plan.roles, tuple(map(frozenset, planner.rings)))
     ring, terms = settings.ring, settings.ring.terms(settings.api)
     return run_cluster(
         tasks,

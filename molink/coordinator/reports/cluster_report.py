@@ -22,8 +22,9 @@ from molink.report.cluster import (
     RingLink,
     RingReport,
 )
+from molink.report.hand_over import PairReport
 from molink.report.nodes import NodeReport
-from molink.stage_protocol.health import DrafterHealth, PackingHealth, StageHealth
+from molink.stage_protocol.health import DrafterHealth, PackingHealth, PairHealth, StageHealth
 from molink.version import version
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.link.facts import LinkReport
@@ -174,6 +175,7 @@ def _stage(stage: AgentStage) -> cluster.StageReport:
         kv_request_bytes=loaded.kv_request_bytes,
         folds=loaded.folds,
         lender=_lender(stage),
+        pair=_pair(health.pair),
     )
 
 
@@ -186,6 +188,23 @@ def _lender(stage: AgentStage) -> StageLenderReport | None:
         borrowed_tokens=max(0, BLOCK_TOKENS * stage.offer.blocks - told.kv_tokens_own),
         held_tokens=told.kv_tokens_away,
         step_wait_s=told.step_wait_s,
+    )
+
+
+def _pair(one: PairHealth | None) -> PairReport | None:
+    if one is None:
+        return None
+    return PairReport(
+        sends=one.sends,
+        linked=one.linked,
+        blocks=one.blocks,
+        size_bytes=one.size_bytes,
+        seconds=round(one.seconds, 3),
+        used=one.used,
+        lost=one.lost,
+        held_bytes=one.held_bytes,
+        held_byte_s=round(one.held_byte_s, 3),
+        why=one.why,
     )
 
 

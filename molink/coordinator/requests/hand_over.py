@@ -10,12 +10,15 @@ pair fails a request, or changes a token of it.
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.mixers import NO_STATE
+from molink.checkpoint.stage_size import stage_size_of
 from molink.coordinator.requests.serving_ring import ServingRing
-from molink.errors import MolinkError
+from molink.errors import MolinkError, UserError
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline
 from molink_scheduler.request import SamplingParams
@@ -33,18 +36,22 @@ ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 
 @dataclass(frozen=True, slots=True)
 class RingRoles:
-    """Roles of a cluster's rings, by the nodes that they are of; of a ring of others, all."""
+    """Roles of a cluster's rings, by the places that they have among them; a ring without a place
+    does all."""
 
     roles: tuple[Role, ...] = ()
-    nodes: tuple[frozenset[str], ...] = ()
-    """Ids of the nodes of each ring."""
+    place: Callable[[ServingRing], int | None] = lambda ring: None
+    """The place of a ring; None: it has none, or none now."""
 
-    def place(self, ring: ServingRing) -> int | None:
-        """The place of a ring among those with roles; None: it has none."""
-        if not self.nodes:
-            return None
-        held = {stage.node.node_id for stage in ring.client.ring.stages}
-        return next((place for place, ids in enumerate(self.nodes) if ids & held), None)
+    @classmethod
+    def of_nodes(cls, roles: tuple[Role, ...], nodes: Sequence[frozenset[str]]) -> "RingRoles":
+        """Roles of rings that keep them, by the ids of each ring's nodes."""
+
+        def place(ring: ServingRing) -> int | None:
+            held = {stage.node.node_id for stage in ring.client.ring.stages}
+            return next((place for place, ids in enumerate(nodes) if ids & held), None)
+
+        return cls(roles, place)
 
     def role(self, ring: ServingRing) -> Role:
         """The role of a ring."""
@@ -93,6 +100,20 @@ class RingRoles:
         if not await _is_computed(giver, _prompt_of(request, salt, timeline)):
             return request
         return replace(request, handed=(epoch, timeline.attempts[-1].number))
+
+
+def check_roles(roles: Sequence[Role], path: str, splits: Iterable[tuple[int, int]]) -> None:
+    """Refuse roles of rings whose stages have these layers of the model at a path, where no ring
+    can take over what another has computed. Raises UserError."""
+    if len(roles) == 1:
+        return
+    checkpoint = open_checkpoint(path)
+    sizes = [stage_size_of(checkpoint, layers, False) for layers in splits]
+    if any(size is not None and size.state != NO_STATE for size in sizes):
+        raise UserError(
+            f"--roles hands over KV, and layers of {checkpoint.name} keep states or windows, which "
+            "no other ring can go on from: leave it out."
+        )
 
 
 def _cached_tokens(ring: ServingRing, request: GenerationRequest) -> int:

@@ -7,15 +7,20 @@ waits for a pair that is gone.
 
 import logging
 import queue
-import socket
 import threading
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from molink.engine_protocol.engine import BlocksIn, CachedBlocks
 from molink.engine_protocol.values import BlockBytes
 from molink.errors import FrameError
-from molink.stage.cache.pair import RECORD, Blocks, introduce
+from molink.printable import printable_line
+from molink.stage.cache.pair import RECORD, Blocks, PairSocket, introduce
+from molink.stage.cache.pair_figures import PairFigures
+from molink.stage.cache.pair_sockets import SEND_S, Reach, reach_of
+from molink.stage_protocol.health import REASON_CHARS_MAX, PairHealth
+from molink.stage_protocol.pairing import Pairing
 from molink_scheduler.kv.changes import KeepBlocks, TakeBlocks
 
 log = logging.getLogger(__name__)
@@ -23,34 +28,37 @@ log = logging.getLogger(__name__)
 WAITING_BYTES_MAX = 256 * 2**20
 """Bytes that wait for the thread; what would be more is lost."""
 
-SEND_S = 10.0
-"""Seconds until an end that reads nothing is given up."""
-
 AGAIN_S = 1.0
 """Seconds between two tries to reach the other end, which may load, or start again."""
 
 
+class _Job(NamedTuple):
+    which: Blocks
+    blocks_BW: BlockBytes
+
+
 @dataclass(slots=True)
 class HandingPair:
-    """End of a pair that hands blocks over, with a thread of its own."""
+    """End of a pair that hands blocks over, with a thread of its own. Over a LAN it is linked
+    before it has anything to send: prompts are given to its ring only then."""
 
-    path: str
+    pairing: Pairing
     computes: str
     """What its stage computes (`computed_by`)."""
     block_bytes: int
     """Bytes of a block as the other end takes them: a stage that has taken a neighbour's layers has
     larger ones, and hands nothing over."""
+    _reach: Reach = field(init=False)
     _epoch: int = field(init=False, default=0)
-    _jobs: "queue.SimpleQueue[tuple[Blocks, BlockBytes]]" = field(
-        init=False, default_factory=queue.SimpleQueue
-    )
-    _waiting_bytes: int = field(init=False, default=0)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _link: socket.socket | None = field(init=False, default=None)
+    _jobs: "queue.SimpleQueue[_Job | None]" = field(init=False, default_factory=queue.SimpleQueue)
+    _figures: PairFigures = field(init=False, default_factory=PairFigures)
+    _link: PairSocket | None = field(init=False, default=None)
     _not_before: float = field(init=False, default=0.0)
     _told: str = field(init=False, default="")
+    _is_closed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        self._reach = reach_of(self.pairing)
         threading.Thread(target=self._run, name="hand-over", daemon=True).start()
 
     def begin(self, epoch: int, block_bytes: int) -> None:
@@ -62,58 +70,89 @@ class HandingPair:
         for one in change.kept:
             blocks_BW = device.blocks_copied(one.numbers)
             if blocks_BW is not None and blocks_BW.shape[1] == self.block_bytes:
-                self._put(
-                    Blocks(self._epoch, one.request_id, one.first_block, one.blocks), blocks_BW
-                )
+                which = Blocks(self._epoch, one.request_id, one.first_block, one.blocks)
+                self._put(_Job(which, blocks_BW))
 
     def take(self, change: TakeBlocks, arriving: BlocksIn) -> bool:
         """Take nothing: this end hands over."""
         return False
 
-    def _put(self, which: Blocks, blocks_BW: BlockBytes) -> None:
-        with self._lock:
-            if self._waiting_bytes + blocks_BW.nbytes > WAITING_BYTES_MAX:
-                return
-            self._waiting_bytes += blocks_BW.nbytes
-        self._jobs.put((which, blocks_BW))
+    def close(self) -> None:
+        """Send nothing any more, from now on."""
+        self._is_closed = True
+        self._jobs.put(None)
+
+    @property
+    def health(self) -> PairHealth:
+        """What it has handed over so far."""
+        link, why = self.pairing.link, self._told[:REASON_CHARS_MAX]
+        port = link.port if link is not None else 0
+        return self._figures.health(self.pairing, linked=self._link is not None, port=port, why=why)
+
+    def _put(self, job: _Job) -> None:
+        if self._figures.held_bytes + job.blocks_BW.nbytes > WAITING_BYTES_MAX:
+            self._figures.lost(job.which.blocks)
+            return
+        self._figures.hold(job.blocks_BW.nbytes)
+        self._jobs.put(job)
 
     # -- in the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            which, blocks_BW = self._jobs.get()
+        while not self._is_closed:
             try:
-                self._send(which, blocks_BW)
+                job = self._next()
+                if job is not None:
+                    self._send(job)
             except (OSError, FrameError) as error:
                 self._give_up(error)
-            finally:
-                with self._lock:
-                    self._waiting_bytes -= blocks_BW.nbytes
-
-    def _send(self, which: Blocks, blocks_BW: BlockBytes) -> None:
-        if self._link is None and time.monotonic() >= self._not_before:
-            self._link = self._connected()
         if self._link is not None:
-            self._link.sendall(RECORD.pack(*which))
-            self._link.sendall(blocks_BW.reshape(-1).data)
+            self._link.close()
+            self._link = None
 
-    def _connected(self) -> socket.socket:
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def _next(self) -> _Job | None:
+        """What is to be sent next; over a LAN the other end is looked for meanwhile."""
+        is_looking = self.pairing.link is not None and self._link is None
+        if is_looking:
+            self._connect()
         try:
-            link.settimeout(SEND_S)
-            link.connect(self.path)
+            return self._jobs.get(timeout=AGAIN_S if is_looking else None)
+        except queue.Empty:
+            return None
+
+    def _send(self, job: _Job) -> None:
+        began, is_sent = time.monotonic(), False
+        try:
+            self._connect()
+            if self._link is not None:
+                self._link.sendall(RECORD.pack(*job.which))
+                self._link.sendall(job.blocks_BW.reshape(-1).data)
+                is_sent = True
+        finally:
+            self._figures.hold(-job.blocks_BW.nbytes)
+            if is_sent:
+                spent_s = time.monotonic() - began
+                self._figures.moved(job.which.blocks, job.blocks_BW.nbytes, spent_s)
+            else:
+                self._figures.lost(job.which.blocks)
+
+    def _connect(self) -> None:
+        """Reach the other end, unless it was looked for just now."""
+        if self._link is not None or time.monotonic() < self._not_before:
+            return
+        link = self._reach()
+        try:
             introduce(link, self.computes)
             link.settimeout(SEND_S)
         except BaseException:
             link.close()
             raise
-        self._told = ""
-        return link
+        self._link, self._told = link, ""
 
     def _give_up(self, error: Exception) -> None:
         if self._link is not None:
             self._link.close()
         self._link, self._not_before = None, time.monotonic() + AGAIN_S
-        if (why := str(error)) != self._told:
+        if (why := printable_line(str(error))) != self._told:
             log.warning("The ring that it is paired with takes no KV, and computes it: %s.", why)
         self._told = why

@@ -10,19 +10,12 @@ under WSL they come when the PC swaps already.
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from molink.hardware.host import MainMemory, read_main_memory
 from molink.stage.cache.host_share import HostRoom, HostShare, host_room
 from molink.stage.cache.lower_store import EmptyStore, LowerStore
-from molink.stage_protocol.health import HostCacheHealth, StageHealth
-from molink.stage_protocol.messages import (
-    BetweenSteps,
-    LinkSteered,
-    SetCacheRam,
-    Steered,
-    Steering,
-)
+from molink.stage_protocol.health import HostCacheHealth
 
 PERIOD_S = 0.25
 """Two looks and what follows them take less than a second on a busy PC, too."""
@@ -52,22 +45,10 @@ class HostWatch:
         if self.share.taken_bytes:
             threading.Thread(target=self._run, name="host memory", daemon=True).start()
 
-    def steered(self, handle: LinkSteered) -> Steered:
-        """Handler of commands that takes those about this memory, and leaves the others to
-        `handle`."""
-
-        def take(command: Steering | BetweenSteps) -> None:
-            if isinstance(command, SetCacheRam):
-                self._lent_bytes = command.lent_bytes
-                self.look()
-            else:
-                handle(command)
-
-        return take
-
-    def reporter(self, report: Callable[[StageHealth], None]) -> Callable[[StageHealth], None]:
-        """Reporter of a stage's health, with that of this memory."""
-        return lambda health: report(replace(health, host_cache=self.health))
+    def lend(self, lent_bytes: int | None) -> None:
+        """Hold no more than this from now on; None: as much as was taken."""
+        self._lent_bytes = lent_bytes
+        self.look()
 
     def look(self) -> None:
         """Ask how much memory is free, and have the store hold no more than can be spared."""

@@ -1,16 +1,15 @@
 """What two paired stages say to each other, and the pair of a stage that has none.
 
-They are of two rings, have the same layers, and stand in one PC. The one that sends says first
-what it computes: layers that do not agree, or formats, are refused in a sentence. Then it sends
-blocks as they are computed, each with the request and its place there.
-
-Whoever can enter the socket's folder is the user whose PC it is, so nothing here is sealed. A pair
-in two PCs of a cell would speak over a sealed link (`molink.lender.lan`).
+They are of two rings, have the same layers, and stand in one PC or in two of one cell. The one that
+sends says first what it computes: layers that do not agree, or formats, are refused in a sentence.
+Then it sends blocks as they are computed, each with the request and its place there. Over which
+socket is `pair_sockets`' matter.
 """
 
-import socket
+import hashlib
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from molink import __version__
@@ -18,6 +17,7 @@ from molink.engine_protocol.engine import BlocksIn, CachedBlocks
 from molink.engine_protocol.values import Prepared
 from molink.errors import FrameError
 from molink.printable import plain_line
+from molink.stage_protocol.health import PairHealth
 from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.kv.changes import KeepBlocks, TakeBlocks
 
@@ -39,7 +39,23 @@ RECORD_BLOCKS_MAX = 2**16
 """Blocks of one record: a million tokens."""
 
 ANSWER_S = 5.0
-"""Wait for what the other end says first: a process on this PC that may be within a long step."""
+"""Wait for what the other end says first: a process that may be within a long step."""
+
+
+class PairSocket(Protocol):
+    """Stream between two paired stages; for one thread."""
+
+    def sendall(self, data: bytes | memoryview, /) -> None:
+        """Send all of these bytes. Raises OSError where the other end is gone."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Take bytes that have come; 0 where the link has ended. Raises OSError or FrameError."""
+
+    def settimeout(self, value: float | None, /) -> None:
+        """Wait so many seconds at most."""
+
+    def close(self) -> None:
+        """End it."""
 
 
 class Pair(Protocol):
@@ -55,10 +71,19 @@ class Pair(Protocol):
     def take(self, change: TakeBlocks, arriving: BlocksIn) -> bool:
         """Fill blocks with what was handed over; False: nothing ever is."""
 
+    def close(self) -> None:
+        """End it, from any thread but its own: what has come until now is filled, no more."""
+
+    @property
+    def health(self) -> PairHealth | None:
+        """What it has handed over or taken so far; None: it is no pair."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoPair:
     """Pair of a stage that has none."""
+
+    health: None = None
 
     def begin(self, epoch: int, block_bytes: int) -> None:
         """Begin an epoch in which nothing is handed over."""
@@ -69,6 +94,9 @@ class NoPair:
     def take(self, change: TakeBlocks, arriving: BlocksIn) -> bool:
         """Take no block: nobody hands one over."""
         return False
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 class Blocks(NamedTuple):
@@ -81,15 +109,25 @@ class Blocks(NamedTuple):
 
 
 def computed_by(load: LoadStage, layers: Prepared) -> str:
-    """What a stage computes, for a person and for its pair, which computes the same."""
+    """What a stage computes, for a person and for its pair, which computes the same. Both have
+    their weights from one coordinator, perhaps in folders of different names: a model is told by
+    its config."""
     held = layers.layers
     return plain_line(
-        f"layers {held.start} to {held.stop} of {load.model} in {layers.dtype} with KV in "
+        f"layers {held.start} to {held.stop} of {_model(load.model)} in {layers.dtype} with KV in "
         f"{layers.loaded.kv_dtype}, {layers.block_bytes} bytes a block, by MoLink {__version__}"
     )
 
 
-def read_exactly(link: socket.socket, view: memoryview) -> None:
+def _model(model: str) -> str:
+    config = Path(model) / "config.json"
+    if not config.is_file():
+        return model  # A hub's id.
+    digest = hashlib.blake2b(config.read_bytes(), digest_size=6)
+    return f"the model with config {digest.hexdigest()}"
+
+
+def read_exactly(link: PairSocket, view: memoryview) -> None:
     """Fill memory with what comes next. Raises OSError where the link ends before."""
     while view:
         count = link.recv_into(view)
@@ -98,14 +136,14 @@ def read_exactly(link: socket.socket, view: memoryview) -> None:
         view = view[count:]
 
 
-def read_struct(link: socket.socket, form: struct.Struct) -> tuple[Any, ...]:
+def read_struct(link: PairSocket, form: struct.Struct) -> tuple[Any, ...]:
     """What comes next, in this form. Raises OSError where the link ends before."""
     packed = bytearray(form.size)
     read_exactly(link, memoryview(packed))
     return form.unpack(packed)
 
 
-def introduce(link: socket.socket, computes: str) -> None:
+def introduce(link: PairSocket, computes: str) -> None:
     """Say what is sent from here. Raises FrameError with the other end's sentence where it will
     not have it, OSError where it is gone."""
     link.settimeout(ANSWER_S)

@@ -16,9 +16,18 @@ from molink.hardware.host import read_main_memory
 from molink.stage.cache.host_share import HostShare, host_share
 from molink.stage.cache.host_watch import HostWatch
 from molink.stage.cache.lower_store import EmptyStore, LowerStore
-from molink.stage.cache.pair import NoPair, Pair
+from molink.stage.cache.pairing import StagePair
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
+from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import (
+    BetweenSteps,
+    LinkSteered,
+    SetCacheRam,
+    SetPair,
+    Steered,
+    Steering,
+)
 from molink_scheduler.kv.changes import (
     AwayBlocks,
     CacheChange,
@@ -45,7 +54,7 @@ class StageCache:
     """Store of the blocks that leave the device's memory."""
     host: HostWatch = field(default_factory=HostWatch)
     """Watch of the host memory that the store takes."""
-    pair: Pair = field(default_factory=NoPair)
+    pair: StagePair = field(default_factory=StagePair)
     """End of the hand-over between this stage and one of another ring."""
     _read: deque[Fetched] = field(default_factory=lambda: deque(maxlen=FETCHES_MAX))
     _arriving: list[BlocksIn] = field(default_factory=list)
@@ -59,7 +68,7 @@ class StageCache:
         layers: Prepared,
         wake: Callable[[], None],
         identity: bytes = b"",
-        pair_of: Callable[[Callable[[Fetched], None]], Pair] = lambda fetched: NoPair(),
+        pair_of: Callable[[Callable[[Fetched], None]], StagePair] = lambda fetched: StagePair(),
     ) -> "StageCache":
         """Cache for a stage that has loaded; `wake` has its loop ask what is back. What is cached
         of layers that keep states stays in the device's memory. `identity`: of whose KV it may
@@ -91,6 +100,26 @@ class StageCache:
         cache.host = HostWatch(share, cache.store)
         cache.host.begin()
         return cache
+
+    def steered(self, handle: LinkSteered) -> Steered:
+        """Handler of commands that takes those about what is cached, and leaves the others to
+        `handle`; for any thread."""
+
+        def take(command: Steering | BetweenSteps) -> None:
+            match command:
+                case SetCacheRam(lent_bytes):
+                    self.host.lend(lent_bytes)
+                case SetPair(pairing):
+                    self.pair.become(pairing)
+                case _:
+                    handle(command)
+
+        return take
+
+    def reporter(self, report: Callable[[StageHealth], None]) -> Callable[[StageHealth], None]:
+        """Reporter of a stage's health, with that of what is cached."""
+        host, pair = self.host, self.pair
+        return lambda health: report(replace(health, host_cache=host.health, pair=pair.health))
 
     @property
     def tiers(self) -> CacheTiers | None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -29,11 +28,16 @@ from molink.stage.cache.pair import (
     RECORD,
     RECORD_BLOCKS_MAX,
     Blocks,
+    PairSocket,
     read_exactly,
     read_struct,
     read_text,
     text_of,
 )
+from molink.stage.cache.pair_figures import PairFigures
+from molink.stage.cache.pair_sockets import Door, door_of
+from molink.stage_protocol.health import PairHealth
+from molink.stage_protocol.pairing import Pairing
 from molink_scheduler.kv.changes import Fetched, KeepBlocks, TakeBlocks
 
 log = logging.getLogger(__name__)
@@ -46,7 +50,10 @@ HELD_S = 60.0
 another ring."""
 
 WAIT_S = 2.0
-"""Longest wait for blocks that are on their way within one PC; the head waits for 5 s."""
+"""Longest wait for blocks that are on their way within a PC or a LAN; the head waits for 5 s."""
+
+LINKS_MAX = 8
+"""Links at a time, of which one is the other end's: a further one is closed at once."""
 
 Source = tuple[int, int]
 """Epoch of the other ring, and its request."""
@@ -70,6 +77,8 @@ class _Take:
 class TakingPair:
     """End of a pair that takes what the other one hands over. Made by `listening`."""
 
+    pairing: Pairing
+    door: Door
     computes: str
     """What its stage computes (`computed_by`), as the other one has to."""
     block_bytes: int
@@ -79,40 +88,40 @@ class TakingPair:
     """Whether the stage still has the layers that the pair agreed on."""
     _handed: dict[Source, _Handed] = field(init=False, default_factory=dict)
     """Oldest first."""
-    _held_bytes: int = field(init=False, default=0)
+    _figures: PairFigures = field(init=False, default_factory=PairFigures)
+    _open: set[socket.socket] = field(init=False, default_factory=set)
+    """Sockets of all who have connected."""
     _links: int = field(init=False, default=0)
     _was_there: bool = field(init=False, default=False)
     """Whether the other end has ever spoken; before, it may be about to."""
     _is_halting: bool = field(init=False, default=False)
     _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
-    _jobs: "queue.SimpleQueue[_Take | threading.Event]" = field(
+    _jobs: "queue.SimpleQueue[_Take | threading.Event | None]" = field(
         init=False, default_factory=queue.SimpleQueue
     )
+    _is_closed: bool = field(init=False, default=False)
 
     @classmethod
     def listening(
-        cls, path: str, computes: str, block_bytes: int, fetched: Callable[[Fetched], None]
+        cls,
+        pairing: Pairing,
+        address: str,
+        computes: str,
+        block_bytes: int,
+        fetched: Callable[[Fetched], None],
     ) -> "TakingPair":
-        """The end that listens at a path from now on. Raises OSError where that cannot be."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        Path(path).unlink(missing_ok=True)  # That of the process before.
-        listener.bind(path)
-        listener.listen()
-        pair = cls(computes, block_bytes, fetched)
-        threading.Thread(target=pair._fill, name="taking", daemon=True).start()
-        threading.Thread(
-            target=pair._accept, args=(listener,), name="listening", daemon=True
-        ).start()
+        """The end that listens from now on, over a LAN at this address. Raises OSError where that
+        cannot be."""
+        pair = cls(pairing, door_of(pairing, address), computes, block_bytes, fetched)
+        for name, run in (("taking", pair._fill), ("listening", pair._accept)):
+            threading.Thread(target=run, name=name, daemon=True).start()
         return pair
 
     # -- in the stage's thread ------------------------------------------------------------------
 
     def begin(self, epoch: int, block_bytes: int) -> None:
         """Fill nothing any more of the epoch before; with other layers, nothing at all."""
-        done = threading.Event()
-        self._halt(is_halting=True)
-        self._jobs.put(done)
-        done.wait()
+        self._finish()
         self._halt(is_halting=False)
         self._is_same = block_bytes == self.block_bytes
 
@@ -125,6 +134,29 @@ class TakingPair:
             self._jobs.put(_Take(change, arriving))
         return self._is_same
 
+    def close(self) -> None:
+        """Listen no more, and end all links; what has been asked for is filled with what came."""
+        self._is_closed = True
+        self.door.close()
+        with self._changed:
+            for link in self._open:
+                with suppress(OSError):
+                    link.shutdown(socket.SHUT_RDWR)
+        self._finish()
+        self._jobs.put(None)
+
+    @property
+    def health(self) -> PairHealth:
+        """What it has taken so far."""
+        return self._figures.health(self.pairing, linked=self._links > 0, port=self.door.port)
+
+    def _finish(self) -> None:
+        """Fill what has been asked for with what has come, and return when that is done."""
+        done = threading.Event()
+        self._halt(is_halting=True)
+        self._jobs.put(done)
+        done.wait()
+
     def _halt(self, *, is_halting: bool) -> None:
         with self._changed:
             self._is_halting = is_halting
@@ -135,6 +167,8 @@ class TakingPair:
     def _fill(self) -> None:
         while True:
             job = self._jobs.get()
+            if job is None:
+                return
             if isinstance(job, threading.Event):
                 job.set()
                 continue
@@ -152,12 +186,14 @@ class TakingPair:
 
     def _found(self, source: Source, first: int, count: int) -> list[BlockBytes]:
         """Blocks of a request from the first on, as many as come, which are held no more."""
+        began = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: self._is_settled(source, first, count), WAIT_S)
             handed = self._forget(source)
         found: list[BlockBytes] = []
         while len(found) < count and (block_W := handed.get(first + len(found))) is not None:
             found.append(block_W)
+        self._figures.taken(len(found), count - len(found), time.monotonic() - began)
         return found
 
     def _is_settled(self, source: Source, first: int, count: int) -> bool:
@@ -174,36 +210,62 @@ class TakingPair:
         handed = self._handed.pop(source, None)
         if handed is None:
             return {}
-        self._held_bytes -= len(handed.blocks) * self.block_bytes
+        self._figures.hold(-len(handed.blocks) * self.block_bytes)
         return handed.blocks
 
     # -- in the threads that listen -------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            link, _ = listener.accept()
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                link = self.door.accept()
+            except OSError:  # It is closed, or who came has gone.
+                continue
+            if not self._note_open(link):
+                link.close()
+                continue
             threading.Thread(
                 target=self._read, args=(link,), name="handed over", daemon=True
             ).start()
 
+    def _note_open(self, link: socket.socket) -> bool:
+        """Count one who has connected; False: there are too many, or none is wanted any more."""
+        with self._changed:
+            if self._is_closed or len(self._open) >= LINKS_MAX:
+                return False
+            self._open.add(link)
+            return True
+
     def _read(self, link: socket.socket) -> None:
         """Take what comes over one link, until it ends."""
-        with link, suppress(OSError):
-            try:
-                self._let_in(link)
-            except FrameError as error:
-                log.warning("KV that is handed over is not taken: %s.", error)
-                return
-            self._count_links(1)
-            try:
-                while True:
-                    self._take_record(link)
-            except FrameError as error:
-                log.warning("KV that is handed over is taken no more: %s.", error)
-            finally:
-                self._count_links(-1)
+        try:
+            self._read_open(link)
+        finally:
+            with self._changed:
+                self._open.discard(link)
+            link.close()
 
-    def _let_in(self, link: socket.socket) -> None:
+    def _read_open(self, connected: socket.socket) -> None:
+        try:
+            link = self.door.let_in(connected)
+            self._let_in(link)
+        except OSError:
+            return
+        except FrameError as error:
+            log.warning("KV that is handed over is not taken: %s.", error)
+            return
+        self._count_links(1)
+        try:
+            while True:
+                self._take_record(link)
+        except OSError:
+            return
+        except FrameError as error:
+            log.warning("KV that is handed over is taken no more: %s.", error)
+        finally:
+            self._count_links(-1)
+
+    def _let_in(self, link: PairSocket) -> None:
         link.settimeout(ANSWER_S)
         magic, theirs = read_struct(link, HELLO)
         if magic != MAGIC:
@@ -222,7 +284,7 @@ class TakingPair:
             self._was_there = True
             self._changed.notify_all()
 
-    def _take_record(self, link: socket.socket) -> None:
+    def _take_record(self, link: PairSocket) -> None:
         which = Blocks(*read_struct(link, RECORD))
         record_bytes = which.blocks * self.block_bytes
         if not 0 < which.blocks <= RECORD_BLOCKS_MAX or record_bytes > HELD_BYTES_MAX:
@@ -233,10 +295,11 @@ class TakingPair:
 
     def _keep(self, which: Blocks, blocks_BW: BlockBytes) -> None:
         source, now = (which.epoch, which.request_id), time.monotonic()
+        self._figures.moved(which.blocks, blocks_BW.nbytes)
         with self._changed:
             handed = self._handed.setdefault(source, _Handed(now))
             for place, block_W in enumerate(blocks_BW, which.first):
-                self._held_bytes += (place not in handed.blocks) * self.block_bytes
+                self._figures.hold((place not in handed.blocks) * self.block_bytes)
                 handed.blocks[place] = block_W
             self._make_room(source, now)
             self._changed.notify_all()
@@ -244,5 +307,5 @@ class TakingPair:
     def _make_room(self, newest: Source, now: float) -> None:
         for source, handed in list(self._handed.items()):
             is_old = now - handed.came_at > HELD_S and source != newest
-            if is_old or self._held_bytes > HELD_BYTES_MAX:
+            if is_old or self._figures.held_bytes > HELD_BYTES_MAX:
                 self._forget(source)

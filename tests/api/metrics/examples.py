@@ -18,6 +18,20 @@ from molink_scheduler.routing.admission import NO_TARGETS, Targets
 TIERS = {"host_tokens": 160, "file_tokens": 320, "fetched_tokens": 64, "lost_tokens": 16}
 
 
+PAIR = {
+    "sends": True,
+    "linked": True,
+    "blocks": 40,
+    "size_bytes": 4000,
+    "seconds": 1.5,
+    "used": 38,
+    "lost": 2,
+    "held_bytes": 300,
+    "held_byte_s": 12.5,
+    "why": "",
+}
+
+
 def stage(name: str, **figures: Any) -> dict[str, Any]:
     return {
         "node": name,
@@ -35,6 +49,7 @@ def stage(name: str, **figures: Any) -> dict[str, Any]:
         "frames_refused": 1,
         "micro_batch_count": 3,
         "decode_round_s": 0.2,
+        "pair": PAIR,
     } | figures
 
 

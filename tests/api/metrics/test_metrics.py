@@ -15,6 +15,7 @@ from molink.serving.answers.deadline import DEADLINE
 from molink_scheduler.routing.admission import NO_TARGETS, Targets
 from tests.api.conftest import FakeService
 from tests.api.metrics.examples import (
+    PAIR,
     ObservedService,
     answered,
     ended_with,
@@ -93,6 +94,20 @@ def test_a_scrape_shows_each_drafter_of_the_ring_that_it_guesses_most_for():
 def test_a_ring_that_drafts_nothing_has_no_metrics_of_drafts():
     found = values(scraped(Metrics(observed_service())))
     assert not [name for name, *_ in found if name.startswith("molink_draft")]
+
+
+def test_a_scrape_shows_both_ends_of_a_hand_over():
+    service = observed_service()
+    one, other, alone = ring("anna"), ring("carl"), ring("ben")
+    other["stages"][0]["pair"] = PAIR | {"sends": False, "lost": 3}
+    alone["stages"][0]["pair"] = None
+    service.report["rings"] = [one, other, alone]
+    found = values(scraped(Metrics(service)))
+    assert value(found, "molink_handover_bytes_total", node="anna", end="sent") == 4000
+    assert value(found, "molink_handover_used_blocks_total", node="carl", end="taken") == 38
+    assert value(found, "molink_handover_lost_blocks_total", node="carl", end="taken") == 3
+    assert value(found, "molink_handover_held_byte_seconds_total", node="anna", end="sent") == 12.5
+    assert not [labels for name, *labels in found if "handover" in name and "ben" in str(labels)]
 
 
 def test_a_ring_without_a_prefix_cache_has_nothing_cached():

@@ -32,7 +32,7 @@ class Paired(Rings):
 
     def __init__(self, roles=(Role.PREFILL, Role.DECODE)) -> None:
         nodes = tuple(frozenset({f"node {place}"}) for place in range(len(roles)))
-        super().__init__(len(roles), Intake(roles=RingRoles(roles, nodes)))
+        super().__init__(len(roles), Intake(roles=RingRoles.of_nodes(roles, nodes)))
 
     async def __aenter__(self) -> "Paired":
         await super().__aenter__()

@@ -1,98 +1,32 @@
 """Blocks that one stage has computed and another one takes are the same to the bit, or missing."""
 
-import queue
+import shutil
 import socket
 import threading
 import time
-from random import Random
 
 import pytest
 
-from molink.engine.local_engine import LocalEngine
-from molink.engine_protocol.values import StepInputs
 from molink.errors import FrameError
 from molink.stage.cache import handing, taking
-from molink.stage.cache.pair import ANSWER, HELLO, MAGIC, RECORD, introduce
-from molink.stage.cache.pairing import paired
-from molink.stage.cache.stage_cache import StageCache
-from molink.stage_protocol.cache_room import CacheRoom
-from molink.stage_protocol.messages import LoadStage, StageWork
+from molink.stage.cache.pair import ANSWER, HELLO, MAGIC, RECORD, computed_by, introduce
 from molink.stage_protocol.pairing import Pairing
-from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
+from molink_scheduler.batch import Release
 from molink_scheduler.kv.changes import DropBlocks, KeepBlocks, KeptBlocks, TakeBlocks
-from molink_scheduler.request import SamplingParams
-from tests.engine.tiny_models import save_tiny
-
-BLOCKS = 6
-"""Blocks of a prompt that are handed over; behind them 16 tokens are left to compute."""
-
-TOKENS = 16 * (BLOCKS + 1)
-EPOCH, REQUEST = 3, 11
-SOURCE = EPOCH, REQUEST
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("model")
-    save_tiny("llama", directory)
-    return directory
+from tests.stage.cache.paired_stages import (
+    BLOCKS,
+    EPOCH,
+    REQUEST,
+    SOURCE,
+    TOKENS,
+    Stage,
+    wait_until,
+)
 
 
 @pytest.fixture
 def path(tmp_path):
     return str(tmp_path / "pair.sock")
-
-
-class Stage:
-    """An engine and its cache, with an end of a pair; it begins in epoch 3."""
-
-    def __init__(self, model, pairing, layers=(0, 2)):
-        self.engine, self.woken = LocalEngine(), queue.Queue()
-        work = StageWork(layers, "cpu", "float32", 16 * 32)
-        load = LoadStage(str(model), work, "127.0.0.1", pairing=pairing)
-        self.layers = self.engine.prepare(load, lambda fraction: None)
-        self.cache = StageCache.of(
-            CacheRoom(),
-            self.engine,
-            self.layers,
-            lambda: self.woken.put(None),
-            pair_of=lambda fetched: paired(load, self.layers, fetched),
-        )
-        self.cache.begin(self.layers.block_bytes, EPOCH, chains_stay=False)
-
-    def step(self, request, start, end, cached=()):
-        tokens = Random(1).choices(range(41), k=TOKENS)[start:end]
-        admission = Admission(
-            request, TOKENS, TOKENS + 1, SamplingParams(max_tokens=1), cached=cached
-        )
-        span = Span(request, start, end, samples=False)
-        admissions = (admission,) if start == 16 * sum(count for _, count in cached) else ()
-        batch = Batch(0, PREFILL, -1, (span,), admissions)
-        return self.engine.step(StepInputs(batch, tokens), lambda: None, lambda: None).rows_TD
-
-    def hand_over(self, blocks, first=0):
-        """Compute so many blocks of the prompt and keep them, two at a time, as a ring does."""
-        for block in range(first, blocks, 2):
-            self.step(REQUEST, 16 * block, 16 * (block + 2))
-            self.cache.change(KeepBlocks((KeptBlocks(REQUEST, block, 100 + block, 2),)))
-
-    def take(self, blocks=BLOCKS, fetch=0, source=SOURCE, first=0):
-        """How many of so many blocks are sure."""
-        self.cache.change(TakeBlocks(fetch, ((20, blocks),), source, first))
-        return self.answer(fetch)
-
-    def answer(self, fetch):
-        deadline = time.monotonic() + 20
-        while not (read := self.cache.take_read()):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        assert [one.fetch_id for one in read] == [fetch]
-        return read[0].blocks
-
-    def rows_behind(self, request=50):
-        rows_TD = self.step(request, 16 * BLOCKS, TOKENS, ((20, BLOCKS),))
-        self.engine.release(Release(request), wiped=False)
-        return rows_TD.tobytes()
 
 
 @pytest.fixture
@@ -159,9 +93,9 @@ def test_a_giver_that_is_gone_in_the_middle_is_not_waited_for(pair, monkeypatch)
     giver, taker = pair
     giver.hand_over(4)
     taker.cache.change(TakeBlocks(0, ((20, BLOCKS),), SOURCE))
-    wait_until(lambda: taker.cache.pair._held_bytes == 4 * taker.cache.pair.block_bytes)
-    giver.cache.pair._link.close()
-    giver.cache.pair._link = None
+    wait_until(lambda: taker.held_blocks == 4)
+    giver.end._link.close()
+    giver.end._link = None
     assert taker.answer(0) == 4
 
 
@@ -185,6 +119,18 @@ def test_layers_that_do_not_agree_are_refused_in_a_sentence(model, path, caplog)
     assert taker.take(2) == 0 and time.monotonic() - began < 1.0
 
 
+def test_two_folders_of_one_model_agree_and_those_of_two_do_not(model, path, tmp_path):
+    """Agents keep weights in folders of their own."""
+    shutil.copytree(model, tmp_path / "other folder")
+    taker = Stage(tmp_path / "other folder", Pairing(path, sends=False))
+    giver = Stage(model, Pairing(path, sends=True))
+    giver.hand_over(BLOCKS)
+    assert taker.take() == BLOCKS
+    config = tmp_path / "other folder" / "config.json"
+    config.write_text(config.read_text() + "\n")
+    assert computed_by(taker.load, taker.layers) != giver.end.computes == taker.end.computes
+
+
 def test_a_stage_without_a_pair_takes_nothing(model):
     assert Stage(model, None).take() == 0
 
@@ -201,7 +147,7 @@ def test_after_the_next_epoch_begins_nothing_is_filled(pair):
     began = time.monotonic()
     taker.cache.begin(taker.layers.block_bytes, EPOCH + 1, chains_stay=False)
     assert time.monotonic() - began < 1.0
-    assert taker.cache.pair._jobs.empty()
+    assert taker.end._jobs.empty()
 
 
 def test_a_stage_with_more_layers_than_it_had_takes_nothing(pair):
@@ -219,14 +165,14 @@ def test_what_nobody_takes_makes_room(pair, monkeypatch):
         kept = KeptBlocks(REQUEST, 0, 300 + request, 2)
         giver.engine.blocks_out(KeepBlocks((kept,)))
         giver.cache.pair.kept(KeepBlocks((KeptBlocks(request, 0, 300 + request, 2),)), giver.engine)
-    wait_until(lambda: (EPOCH, 31) in taker.cache.pair._handed)
-    held = taker.cache.pair
+    wait_until(lambda: (EPOCH, 31) in taker.end._handed)
+    held = taker.end
     assert [*held._handed] == [
         (EPOCH, 30),
         (EPOCH, 31),
-    ] and held._held_bytes == 4 * held.block_bytes
+    ] and held._figures.held_bytes == 4 * held.block_bytes
     assert taker.take(2, source=(EPOCH, 31)) == 2
-    assert held._held_bytes == 2 * held.block_bytes
+    assert held._figures.held_bytes == 2 * held.block_bytes
 
 
 @pytest.mark.parametrize(
@@ -253,7 +199,7 @@ def test_a_record_of_no_size_ends_its_link(pair, path, caplog, count):
     giver, _ = pair
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(path)
-        introduce(link, giver.cache.pair.computes)
+        introduce(link, giver.end.computes)
         link.sendall(RECORD.pack(EPOCH, REQUEST, 0, count))
         assert link.recv(1) == b""
     wait_until(lambda: "a record of" in caplog.text)
@@ -266,10 +212,3 @@ def test_a_stage_is_told_why_it_is_refused(pair, path):
             FrameError, match=r"one stage has layers 7 to 9, and the other layers 0"
         ):
             introduce(link, "layers 7 to 9")
-
-
-def wait_until(is_so):
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

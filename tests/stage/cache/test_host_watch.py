@@ -20,6 +20,7 @@ from molink.stage.cache import host_blocks
 from molink.stage.cache.host_share import HostShare
 from molink.stage.cache.host_watch import HostWatch
 from molink.stage.cache.sealed_file import SealedFile
+from molink.stage.cache.stage_cache import StageCache
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import HoldLinks, SetCacheRam
@@ -147,7 +148,7 @@ def test_blocks_that_find_no_room_are_lost_and_hold_up_nobody(made):
 def test_an_owner_who_plays_has_it_at_once_and_other_commands_pass(made):
     fill(made)
     passed = []
-    handle = made.watch.steered(passed.append)
+    handle = StageCache(None, made.store, made.watch).steered(passed.append)
     handle(SetCacheRam(0))
     assert made.store.host_bytes == 0
     assert made.watch.health.why_less == "its owner lends less now"

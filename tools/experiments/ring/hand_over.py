@@ -6,18 +6,22 @@ Two rings in both conditions. With roles one computes the prompt and hands its K
 which answers; without, the ring that computes the prompt answers it. What the first token is later
 by with roles is what the hand-over does not hide behind the prompt. A user watches an answer of the
 other ring meanwhile: both conditions share the machine with the prompt, so what its gaps are longer
-by with roles is the hand-over's. About half a minute for each condition and round.
+by with roles is the hand-over's; with `--own-cores` rings do not share one. About half a minute for
+each condition and round.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
 from molink.bench.served_ring import ServedRing, serve_ring
+from molink.json_object import JsonObject
 from molink.workload.figures import percentile
 from tools.experiments.harness.experiment import (
     Condition,
@@ -49,6 +53,11 @@ ALONE_S = 3.0
 @click.option("--prompt-tokens", default=8000, show_default=True, help="Of the prompt.")
 @click.option("--prompts", default=3, show_default=True, help="One after the other.")
 @click.option("--nodes", default=2, show_default=True, help="Stages of each ring.")
+@click.option(
+    "--own-cores",
+    is_flag=True,
+    help="Stages of each ring on a core of their own: they share no more than a hand-over.",
+)
 def main(setup: Setup, **own: Any) -> None:
     """Measure the first token of prompts that are handed over, and gaps beside them."""
 
@@ -61,9 +70,18 @@ def main(setup: Setup, **own: Any) -> None:
 
 
 async def _measure(
-    setup: Setup, condition: Condition, number: int, *, prompt_tokens: int, prompts: int, nodes: int
+    setup: Setup,
+    condition: Condition,
+    number: int,
+    *,
+    prompt_tokens: int,
+    prompts: int,
+    nodes: int,
+    own_cores: bool,
 ) -> Measured:
     async with _two_rings(setup, condition, number, nodes) as ring:
+        if own_cores:
+            _part((await ring.cluster())["rings"])
         firsts = [first_token_s(await ring.ask(prompt_tokens, 2)) for _ in range(prompts)]
         async with decoding(ring, 1, 512) as streams:
             began = time.perf_counter()
@@ -93,6 +111,15 @@ async def _rings_of(ring: ServedRing, requests: int) -> list[int]:
     found = [one["attempts"][-1]["ring"] for one in told if one["attempts"]]
     click.echo(f"answered by rings {found}", err=True)
     return found
+
+
+def _part(rings: list[JsonObject]) -> None:
+    """Have each ring's stages compute on a core of their own, threads that copy included."""
+    cores = sorted(os.sched_getaffinity(0))
+    for core, ring in zip(cores, sorted(rings, key=lambda one: one["ring"]), strict=False):
+        for stage in ring["stages"]:
+            for task in Path(f"/proc/{stage['pid']}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {core})
 
 
 @asynccontextmanager
