@@ -10,7 +10,7 @@ A stored answer is bounded by its request like any other; `linger_s` ends one th
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -92,12 +92,19 @@ class BackgroundAnswer:
         self.changed.send()
 
     async def has_begun(self) -> None:
-        """Wait for its first event, a while. Raises ApiError when it was refused until then."""
+        """Wait a while for its first token, then give it an id. Raises ApiError when it was refused
+        until then; a client that leaves until then knows no id, and ends it."""
         assert self.task is not None, "it was started"
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(OPENS_AFTER_S):
                 while not (self.events or self.task.done()):
                     await self.changed.wait()
+        except TimeoutError:
+            if not self.events:
+                self._add(self.writer.started())
+        except asyncio.CancelledError:
+            await self.end()
+            raise
         if self.failure is not None:
             raise self.failure
 
