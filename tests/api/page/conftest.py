@@ -148,6 +148,7 @@ class Visit:
     page: Any
     service: ToldService
     url: str
+    runner: Any
     asked: list[str] = field(default_factory=list)
     """URLs of all that the page has loaded."""
     complaints: list[str] = field(default_factory=list)
@@ -167,6 +168,12 @@ class Visit:
     async def ask(self, question: str) -> None:
         await self.page.get_by_label("Message", exact=True).fill(question)
         await self.page.keyboard.press("Enter")
+
+    def cut_lines(self) -> None:
+        """Break the connections that are open now."""
+        for one in self.runner.server.connections:
+            if one.transport is not None:
+                one.transport.abort()
 
     @property
     def answer(self) -> Any:
@@ -188,7 +195,7 @@ async def open_page(browser, tmp_path):
         context = await browser.new_context(**how)
         contexts.append(context)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-        visit = Visit(await context.new_page(), service, url)
+        visit = Visit(await context.new_page(), service, url, runner)
         await visit.open()
         return visit
 

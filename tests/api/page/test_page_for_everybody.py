@@ -357,7 +357,7 @@ FORMULAS = {
     r"\left( \text{if } x \right)": (
         "<mrow><mo>(</mo><mrow><mtext>if </mtext><mi>x</mi></mrow><mo>)</mo></mrow>"
     ),
-    r"\begin{cases} a & b \\\\ c \end{cases}": (
+    r"\begin{cases} a & b \\ c \end{cases}": (
         "<mrow><mo>{</mo><mtable><mtr><mtd><mrow><mi>a</mi></mrow></mtd><mtd><mrow><mi>b</mi>"
         "</mrow></mtd></mtr><mtr><mtd><mrow><mi>c</mi></mrow></mtd></mtr></mtable></mrow>"
     ),
