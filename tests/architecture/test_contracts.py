@@ -73,7 +73,7 @@ OPTIONS = {
     "invite list": "--json --data-dir",
     "invite revoke": "--data-dir",
     "key": "",
-    "key create": "--name --rate --expires --scope --admin --priority --data-dir",
+    "key create": "--name --rate --expires --scope --admin --priority --url --data-dir",
     "key list": "--json --data-dir",
     "key revoke": "--data-dir",
     "key rotate": "--data-dir",

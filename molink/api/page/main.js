@@ -213,6 +213,7 @@ class Page {
   // A sentence below the box of questions; empty: how its keys work.
   #told(sentence) {
     byId("keys").textContent = sentence || (entersNewline() ? "" : KEYS);
+    byId("keys").classList.toggle("told", Boolean(sentence));
   }
 
   #whyNothingComes() {

@@ -72,7 +72,7 @@ async def test_the_message_box_stays_in_sight_of_a_low_window(open_page, size):
     await expect(visit.page.locator("#send")).to_be_visible()
     for part in ("#question", "#send", "#new-chat"):
         await expect(visit.page.locator(part)).to_be_in_viewport(ratio=0.95)
-    await expect(visit.answer.get_by_text("A paragraph.").last).to_be_in_viewport()
+    await expect(visit.answer.locator(".served")).to_be_in_viewport()
     room = await visit.page.locator("#conversation").bounding_box()
     assert room["height"] >= 60, "there is something to read, too"
     wide = SIZES[size][0]
