@@ -29,9 +29,11 @@ from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
 from molink.api.openai.logprobs import TokenTexts
+from molink.api.openai.responses.background import BACKGROUND, BackgroundAnswers
 from molink.api.openai.responses.endpoint import (
     delete_response,
     get_response,
+    post_cancel,
     post_input_tokens,
     post_responses,
 )
@@ -87,6 +89,8 @@ def create_app(
     app.on_response_prepare.append(add_rate_limit_headers)
     app.on_response_prepare.append(_headers_added(access.cors))
     app[GRAMMARS] = GrammarChecker()
+    app[BACKGROUND] = BackgroundAnswers()
+    app.on_shutdown.append(_end_background)
     app.on_cleanup.append(_close_checker)
     app.add_routes(_routes(service, chat_format or ChatFormat.of(service.card.tokenizer)))
     add_page_routes(app, service)
@@ -105,6 +109,7 @@ def _routes(service: GenerationService, chat_format: ChatFormat) -> list[web.Rou
         web.post("/v1/chat/completions", partial(post_chat_completions, backend)),
         web.post("/v1/responses", partial(post_responses, backend)),
         web.post("/v1/responses/input_tokens", partial(post_input_tokens, backend)),
+        web.post("/v1/responses/{id}/cancel", partial(post_cancel, backend)),
         web.get("/v1/responses/{id:.+}", partial(get_response, backend)),
         web.delete("/v1/responses/{id:.+}", delete_response),
         web.post("/v1/messages", partial(post_messages, backend)),
@@ -118,6 +123,10 @@ def _routes(service: GenerationService, chat_format: ChatFormat) -> list[web.Rou
         web.get("/cluster/requests", partial(get_requests, service)),
         web.get("/cluster/events", partial(get_events, service)),
     ]
+
+
+async def _end_background(app: web.Application) -> None:
+    await app[BACKGROUND].close()
 
 
 async def _close_checker(app: web.Application) -> None:

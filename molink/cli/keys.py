@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.key_link import can_show_blocks, key_link, known_url, qr_code
 from molink.errors import UserError
 from molink.terminal.command_line import SentenceGroup, shown_option
 from molink.terminal.tables import (
@@ -72,6 +73,10 @@ def key() -> None:
     help="Priority of its requests that do not say one, and the best they may say; lower goes "
     "first.",
 )
+@click.option(
+    "--url",
+    help="Address of the page, for a link with the key; without it as molink up said last.",
+)
 @data_dir_option
 def create_key(
     name: str,
@@ -81,9 +86,12 @@ def create_key(
     scope: "Scope",
     is_admin: bool,
     priority: int,
+    url: str | None,
     data_dir: str | None,
 ) -> None:
-    """Print a new key, once."""
+    """Print a new key, once, and a link that opens the page with it."""
+    if url is not None:
+        key_link(url, "")  # A URL that is none makes no key.
     expires_s = None if expires is None else duration_s("--expires", expires)
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"There is no cluster in {data_dir}: run molink up first, or check it.")
@@ -99,6 +107,7 @@ def create_key(
         )
     click.echo(secret)
     click.echo(f"{SHOWN_ONCE} Its id is {made.key_id}.", err=True)
+    _show_link(url, secret, data_dir)
 
 
 @key.command("list")
@@ -149,6 +158,20 @@ def revoke_key(key: str, data_dir: str | None) -> None:
     with _store_with_keys(key, data_dir) as store:
         gone = store.revoke(key, time.time())
     click.echo(f"Key {gone.key_id} is revoked.")
+
+
+def _show_link(url: str | None, secret: str, data_dir: str | None) -> None:
+    """Show how the page is opened with a key: to whoever sees a terminal, or has asked for it."""
+    from molink.config.data_dir import data_dir as folder
+
+    if url is None and sys.stderr.isatty():
+        url = known_url(folder(DATA_FOLDER, data_dir))
+    if url is None:
+        return
+    link = key_link(url, secret)
+    click.echo(f"Whoever opens this link has the key: {link}", err=True)
+    if can_show_blocks():
+        click.echo(qr_code(link), err=True)
 
 
 def _rate_per_min(text: str) -> int:

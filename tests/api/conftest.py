@@ -93,7 +93,7 @@ class FakeService:
     unready_reason: str | None = None
     overload: OverloadedError | None = None
     events_before_hold: int | None = None
-    """Wait forever after this many events, until the caller closes the generator."""
+    """Wait after this many events, until `goes_on` or the caller closes the generator."""
     failure: Exception | None = None
     events_before_failure: int = 0
     token_limit: int = 26
@@ -101,6 +101,8 @@ class FakeService:
     stages: tuple[StageLayers, ...] = ()
     """Of the ring that computes."""
     requests: list[GenerationRequest] = field(default_factory=list)
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by a test that lets a generator that waits go on."""
     holding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     """Released once by each generator that begins to wait."""
     closed: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
@@ -139,7 +141,7 @@ class FakeService:
             raise self.failure
         if position == self.events_before_hold:
             self.holding.release()
-            await asyncio.Event().wait()
+            await self.goes_on.wait()
 
     def _event(self, request: GenerationRequest, position: int) -> TokenEvent:
         sampling = request.sampling

@@ -78,7 +78,9 @@ OPTIONS = {
     "invite list": "--json --data-dir",
     "invite revoke": "--data-dir",
     "key": "",
-    "key create": "--name --rate --tokens-per-day --expires --scope --admin --priority --data-dir",
+    "key create": (
+        "--name --rate --tokens-per-day --expires --scope --admin --priority --url --data-dir"
+    ),
     "key list": "--json --data-dir",
     "key usage": "--since --csv --json --data-dir",
     "key revoke": "--data-dir",

@@ -4,13 +4,16 @@ import csv
 import json
 import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
 
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KEY_PREFIX, KeyStore, KeyUsage
+from molink.cli.key_link import key_link, known_url, qr_code
 from molink.cli.main import cli
+from molink.control.registry.registry import Registry
 from molink.errors import UserError
 
 
@@ -40,6 +43,34 @@ def test_a_key_is_shown_once():
     assert (row["rate"], row["requests"], row["last_used"]) == ("60/min", 0, None)
     for shown in (run("list").output, json.dumps(row)):
         assert secret not in shown
+
+
+def test_a_link_opens_the_page_with_the_key():
+    made = run("create", "--url", "https://chat.example:8443/v1/")
+    secret = made.stdout.strip()
+    assert f"link has the key: https://chat.example:8443/#key={secret}\n" in made.stderr
+    assert "▀" not in made.stderr, "nobody sees a code that is no terminal's"
+    with pytest.raises(UserError, match="--url takes a URL"):
+        command = ("key", "create", "--url", "chat.example")
+        CliRunner().invoke(cli, command, catch_exceptions=False, standalone_mode=False)
+    assert len(listed()) == 1
+
+
+def test_the_address_is_the_one_that_the_coordinator_told_last(home):
+    assert known_url(home) is None
+    with closing(Registry.open(home)) as registry:
+        assert known_url(home) is None
+        registry.api_url = "http://127.0.0.1:8000"
+    assert known_url(home) == "http://127.0.0.1:8000"
+
+
+def test_a_code_holds_the_link():
+    segno = pytest.importorskip("segno")
+    link = key_link("http://192.168.1.7:8000", KEY_PREFIX + "A" * 43)
+    modules = segno.make(link, error="l", micro=False).symbol_size(border=2)[0]
+    lines = qr_code(link).splitlines()
+    assert len(lines) == (modules + 1) // 2, "two rows a line"
+    assert modules <= 80, "a terminal is as wide"
 
 
 def test_a_full_disk_is_one_sentence(monkeypatch):

@@ -110,14 +110,23 @@ class KeptWriter(TypedWriter):
     """Base of the writers of answers that can be read before their end."""
 
     @abstractmethod
-    def stopped(self, status: str) -> None:
-        """Write the answer as it is, though it has no end."""
+    def stopped(self, status: str) -> list[Event]:
+        """Write the answer as it is, though it has no end; the events that close it."""
 
 
-class _TypedStream(EventStream):
+class NamedStream(EventStream):
     """Context manager that writes events under their names."""
 
     last = b""
+
+    def encode(self, event: Event) -> bytes:
+        """An event as it is sent, its name in front."""
+        name = event.get("type", "error")
+        return f"event: {name}\n".encode() + super().encode(event)
+
+
+class _TypedStream(NamedStream):
+    """Context manager that writes the events of a writer."""
 
     def __init__(self, request: web.Request, writer: TypedWriter) -> None:
         super().__init__(request)
@@ -126,10 +135,6 @@ class _TypedStream(EventStream):
     def failed(self, error: ApiError) -> Sequence[Event]:
         """The events of a failure, in the dialect's words."""
         return self._writer.failed(error)
-
-    def encode(self, event: Event) -> bytes:
-        """An event as it is sent, its name in front."""
-        return f"event: {event['type']}\n".encode() + super().encode(event)
 
 
 async def answer_typed(
@@ -150,7 +155,7 @@ async def answer_typed(
     async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         async with _TypedStream(request, writer) as response:
             response.taken()
-            async for batch in _event_batches(prompt, events, writer):
+            async for batch in event_batches(prompt, events, writer):
                 await response.send(*batch)
         return response.response
 
@@ -167,7 +172,7 @@ async def write_kept(
     if answer.ending is not None and answer.ending.finish_reason is not None:
         await _write_whole(prompt, events, writer)
         return
-    async for _ in _event_batches(prompt, events, writer):
+    async for _ in event_batches(prompt, events, writer):
         pass
     if answer.ending is not None and answer.ending.error:
         writer.failed(ApiError(answer.ending.error))
@@ -175,7 +180,7 @@ async def write_kept(
         writer.stopped(status)
 
 
-async def _event_batches(
+async def event_batches(
     prompt: ChatPrompt, events: AsyncIterator[TokenEvent], writer: TypedWriter
 ) -> AsyncIterator[list[Event]]:
     """The events that are to be sent together with each round's tokens, where there are any."""

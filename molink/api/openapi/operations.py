@@ -132,6 +132,17 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         "Read a response again, as far as it is",
         answers.ResponsesAnswer,
         errors=(*OF_GETS, 400, 404, 503),
+        is_streamed=True,
+        query={
+            "stream": {"type": "boolean"},
+            "starting_after": {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
+        },
+    ),
+    ("POST", "/v1/responses/{id}/cancel"): Operation(
+        INFERENCE,
+        "End a response in the background",
+        answers.ResponsesAnswer,
+        errors=(*OF_GETS, 400, 404, 415, 503),
     ),
     ("DELETE", "/v1/responses/{id}"): Operation(
         INFERENCE, "Forget a response", errors=(*OF_GETS, 400, 404, 503)

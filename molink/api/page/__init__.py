@@ -5,7 +5,9 @@ from elsewhere. It asks the same endpoints as every other client, so it opens wi
 asks its reader for one when the API does. `routes` serves the files, and as
 `GET /ring` the cluster, reduced to what a user may see.
 
-In the browser `main.js` is the chat, `api.js` speaks HTTP, `answer.js` shows one answer and who
-served it, `markdown.js` turns its text into DOM nodes, `ring.js` draws the ring, `settings.js`
-keeps what the reader has set, `announcer.js` tells a screen reader what has been written.
+In the browser `main.js` is the page, `chat.js` the conversation in it, `api.js` speaks HTTP,
+`answering.js` follows an answer over as many connections as it takes, `answer.js` shows it and who
+served it, `markdown.js` and `math.js` turn its text into DOM nodes, `ring.js` draws the ring,
+`settings.js` and `history.js` keep what the reader wants kept, `links.js` takes a key from a link,
+`announcer.js` tells a screen reader what has been written.
 """

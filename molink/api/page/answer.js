@@ -1,55 +1,79 @@
 // One answer on the page: its text as it grows, then who computed it and what each part took.
 
-import { amount, duration, element } from "./dom.js";
+import { amount, button, duration, element } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
 
-// The reader's own message.
-export function questionNode(text) {
+// The rate is that of the last seconds, told twice a second.
+const RATE_MS = 5000;
+const TOLD_MS = 500;
+
+// The reader's own message; `onEdit` takes it back to change it.
+export function questionNode(text, onEdit) {
   const words = element("p", "text", text);
   words.dir = "auto";
-  return element("article", "question", element("h2", "hidden", "You"), words);
+  const edit = button("Edit", onEdit);
+  edit.setAttribute("aria-label", "Edit this message");
+  const title = element("h2", "hidden", "You");
+  return element("article", "question", title, words, element("div", "actions", edit));
 }
 
 export class AnswerView {
   element;
   text = "";
-  #reasoning = "";
+  reasoning = "";
+  facts = { nodes: [], rings: [] };
   #body = element("div", "text");
   #thoughts = element("details", "thoughts", element("summary", "", "Reasoning"));
   #note = element("p", "note faint");
+  #actions = element("div", "actions");
   #served = element("footer", "served small");
   #views;
   #frame = 0;
   #afterDraw;
+  #came = []; // When the last tokens came.
+  #tokens = 0;
+  #toldAt = 0;
 
   // `afterDraw` is called each time that the element has grown.
   constructor(afterDraw) {
     const thoughts = element("div", "");
     this.#thoughts.append(thoughts);
-    this.#thoughts.hidden = this.#served.hidden = true;
+    this.#thoughts.hidden = this.#served.hidden = this.#actions.hidden = true;
     this.#views = { body: new MarkdownView(this.#body), thoughts: new MarkdownView(thoughts) };
     this.#afterDraw = afterDraw;
     const title = element("h2", "hidden", "Answer");
-    this.element = element(
-      "article",
-      "answer",
-      title,
-      this.#thoughts,
-      this.#body,
-      this.#note,
-      this.#served,
-    );
+    const parts = [title, this.#thoughts, this.#body, this.#note, this.#actions, this.#served];
+    this.element = element("article", "answer", ...parts);
+    this.begin();
+  }
+
+  // It is written from now on.
+  begin() {
+    this.#tokens = 0;
+    this.#came = [];
+    this.#actions.hidden = true;
+    this.element.classList.remove("failed");
     this.element.setAttribute("aria-busy", "true");
   }
 
-  addText(text) {
-    this.text += text;
-    this.#drawSoon();
+  // Show this much of it. What was shown stays until there is as much again.
+  show(text, reasoning, isWhole = false) {
+    if (isWhole || text.length >= this.text.length) this.text = text;
+    if (isWhole || reasoning.length >= this.reasoning.length) this.reasoning = reasoning;
+    this.#frame ||= requestAnimationFrame(() => this.#draw());
   }
 
-  addReasoning(text) {
-    this.#reasoning += text;
-    this.#drawSoon();
+  // Another token has come: tell how many there are, and how quickly they come now.
+  tokenCame() {
+    const now = performance.now();
+    this.#tokens += 1;
+    this.#came.push(now);
+    while (this.#came[0] < now - RATE_MS) this.#came.shift();
+    if (now - this.#toldAt < TOLD_MS) return;
+    this.#toldAt = now;
+    const spent = now - this.#came[0];
+    const rate = spent > TOLD_MS ? (1000 * (this.#came.length - 1)) / spent : null;
+    this.served({ ...this.facts, tokens: this.#tokens, rate });
   }
 
   // A sentence below the text: why nothing comes, or how it ended. Empty: none.
@@ -61,26 +85,26 @@ export class AnswerView {
 
   // Who serves this answer, as far as it is known: `molink` of its last event, and `tokens`.
   served(facts) {
+    this.facts = facts;
     this.#served.replaceChildren(...servedNodes(facts));
     this.#served.hidden = this.#served.childElementCount === 0;
     this.#afterDraw();
   }
 
-  end() {
+  // It is written no more; what can be done with it now.
+  end(...actions) {
     this.#draw();
     this.element.removeAttribute("aria-busy");
+    this.#actions.replaceChildren(...actions);
+    this.#actions.hidden = actions.length === 0;
   }
 
   // Once a frame: a fast ring sends more tokens than a screen can show.
-  #drawSoon() {
-    this.#frame ||= requestAnimationFrame(() => this.#draw());
-  }
-
   #draw() {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
-    this.#thoughts.hidden = !this.#reasoning;
-    this.#views.thoughts.update(this.#reasoning);
+    this.#thoughts.hidden = !this.reasoning;
+    this.#views.thoughts.update(this.reasoning);
     this.#views.body.update(this.text);
     this.#afterDraw();
   }
@@ -149,6 +173,7 @@ function partsNode(parts, facts) {
 
 // The first token came at the end of prefill: the others took the time of decode.
 function rateText(facts) {
+  if (facts.rate) return `, ${amount(facts.rate)} per second`;
   if (!(facts.tokens > 1 && facts.decode_ms > 0)) return "";
   return `, ${amount((1000 * (facts.tokens - 1)) / facts.decode_ms)} per second`;
 }
@@ -163,20 +188,27 @@ function pathNodes(attempt) {
   return nodes.flatMap((node, index) => (index ? [arrow(), node] : [node]));
 }
 
+// What each ring did, in words for who reads the answer; operators have their own.
 function movedNodes(attempts) {
-  const items = attempts.map((attempt) => {
-    const tokens =
-      attempt.tokens == null
-        ? ""
-        : `${attempt.tokens} ${attempt.tokens === 1 ? "token" : "tokens"} by `;
-    const why = attempt.moved_because
-      ? element("span", "faint", ` – ${attempt.moved_because}`)
-      : "";
-    return element("li", "", tokens, ...pathNodes(attempt), why);
+  const items = attempts.map((attempt, at) => {
+    const { tokens } = attempt;
+    const count = tokens == null ? "" : `${tokens} ${tokens === 1 ? "token" : "tokens"} by `;
+    const next = attempts[at + 1];
+    const why = next ? element("span", "faint", ` – ${whyMoved(attempt, next)}`) : "";
+    return element("li", "", count, ...pathNodes(attempt), why);
   });
-  const rings = attempts.length === 2 ? "another ring" : `${attempts.length - 1} other rings`;
+  const isSame = attempts.every((one) => one.ring === attempts[0].ring);
+  const many = attempts.length === 2 ? "another ring" : `${attempts.length - 1} other rings`;
   return [
-    element("p", "", `Went on in ${rings}; no token was lost.`),
+    element("p", "", `Went on in ${isSame ? "the same ring" : many}; no token was lost.`),
     element("ol", "attempts", ...items),
   ];
+}
+
+function whyMoved(attempt, next) {
+  const stays = new Set(next.stages.map((stage) => stage.node));
+  const gone = attempt.stages.map((stage) => stage.node).filter((node) => !stays.has(node));
+  if (gone.length) return `${gone.join(", ")} went away.`;
+  const named = attempt.stages.find((one) => attempt.moved_because?.startsWith(one.node));
+  return `${named ? named.node : "One of them"} stopped for a moment.`;
 }

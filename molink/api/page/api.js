@@ -7,14 +7,18 @@
 // longer one is no server of ours.
 const EVENT_CHARS_MAX = 2 ** 20;
 
+const RESPONSES = "v1/responses";
+
 const NOT_REACHED = "The server cannot be reached: check that it runs and that you are online.";
-const BROKEN_OFF = "The connection was lost before the answer was complete.";
+export const BROKEN_OFF = "The connection was lost before the answer was complete.";
 
 export class ApiError extends Error {
-  constructor(message, status = 0, code = null) {
+  // `retryS`: seconds after which the server says that another try may do better; null: it does not.
+  constructor(message, status = 0, code = null, retryS = null) {
     super(message);
     this.status = status;
     this.code = code;
+    this.retryS = retryS;
   }
 }
 
@@ -25,26 +29,50 @@ export async function getJson(path, key) {
   return reached(response.json());
 }
 
-// Stream the answer to a chat request: `onHeaders` gets the response's headers, then each chunk is
-// yielded. Aborting `signal` closes the connection, which ends the request at the server.
-export async function* streamChat(body, key, signal, onHeaders) {
+// Stream the answer to a request: `onHeaders` gets the response's headers, then each event is yielded.
+export async function* streamResponse(body, key, signal, onHeaders) {
   const response = await reached(
-    fetch("v1/chat/completions", {
+    fetch(RESPONSES, {
       method: "POST",
       headers: { ...headersOf(key), "Content-Type": "application/json" },
-      body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+      body: JSON.stringify({ ...body, stream: true }),
       signal,
     }),
   );
   if (!response.ok) throw await refusal(response);
   onHeaders(response.headers);
+  yield* parsedEvents(response);
+}
+
+// Stream an answer that was begun before, from its first event on.
+export async function* readResponse(id, key, signal) {
+  const url = `${RESPONSES}/${encodeURIComponent(id)}?stream=true`;
+  const how = { headers: headersOf(key), cache: "no-store", signal };
+  const response = await reached(fetch(url, how));
+  if (!response.ok) throw await refusal(response);
+  yield* parsedEvents(response);
+}
+
+// Have the server end an answer, or forget it. What goes wrong is nothing that a reader could mend.
+export function cancelResponse(id, key) {
+  const headers = { ...headersOf(key), "Content-Type": "application/json" };
+  return quietly(`${id}/cancel`, { method: "POST", headers, body: "{}" });
+}
+
+export function forgetResponse(id, key) {
+  return quietly(id, { method: "DELETE", headers: headersOf(key) });
+}
+
+function quietly(path, how) {
+  return fetch(`${RESPONSES}/${path}`, { ...how, keepalive: true }).catch(() => null);
+}
+
+async function* parsedEvents(response) {
   for await (const data of events(response.body)) {
-    if (data === "[DONE]") return;
-    const chunk = parsed(data);
-    if (chunk.error) throw new ApiError(chunk.error.message, 200, chunk.error.code);
-    yield chunk;
+    const event = parsed(data);
+    if (event.error && !event.type) throw new ApiError(event.error.message, 200, event.error.code);
+    yield event;
   }
-  throw new ApiError(BROKEN_OFF);
 }
 
 // The data of each event of a stream of bytes.
@@ -61,7 +89,8 @@ async function* events(stream) {
       throw new ApiError("The server sends an event that is too long for this page.");
     }
     for (const piece of pieces) {
-      if (piece.startsWith("data: ")) yield piece.slice(6);
+      const data = piece.split("\n").find((line) => line.startsWith("data: "));
+      if (data) yield data.slice(6);
     }
   }
 }
@@ -91,5 +120,6 @@ async function reached(promise) {
 async function refusal(response) {
   const told = await response.json().catch(() => ({}));
   const message = told.error?.message ?? `The server refuses with status ${response.status}.`;
-  return new ApiError(message, response.status, told.error?.code ?? null);
+  const retryS = Number(response.headers.get("Retry-After")) || null;
+  return new ApiError(message, response.status, told.error?.code ?? null, retryS);
 }

@@ -16,5 +16,58 @@ export function amount(value) {
 
 // A time as people say it.
 export function duration(ms) {
-  return ms < 1000 ? `${ms < 10 ? amount(ms) : Math.round(ms)} ms` : `${amount(ms / 1000)} s`;
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${amount(ms / 1000)} s`;
+}
+
+// A button that does something here.
+export function button(label, onClick) {
+  const made = element("button", "", label);
+  made.type = "button";
+  made.addEventListener("click", onClick);
+  return made;
+}
+
+// A button that copies what `text` gives, and says so.
+export function copyButton(label, text) {
+  const made = button("Copy", async () => {
+    made.textContent = (await copied(text())) ? "Copied" : "Not copied";
+    setTimeout(() => (made.textContent = "Copy"), 2000);
+  });
+  made.setAttribute("aria-label", label);
+  return made;
+}
+
+// Browsers lend their clipboard to pages of HTTPS; at any other address a selection is copied.
+async function copied(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  const [area, before] = [element("textarea", "hidden"), document.activeElement];
+  area.value = text;
+  (document.querySelector("dialog[open]") ?? document.body).append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  before?.focus();
+  return done;
+}
+
+// After some milliseconds; rejects with AbortError once `signal` is aborted.
+export function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    const abort = () => {
+      clearTimeout(timer);
+      reject(new DOMException("", "AbortError"));
+    };
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true });
+  });
+}
+
+// Give a file to the browser to save.
+export function download(name, type, text) {
+  const link = element("a", "");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

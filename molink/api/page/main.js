@@ -1,16 +1,21 @@
-// The chat: a conversation that is asked, streamed, stopped, and told who answered it.
-//
-// Nothing of a conversation is kept anywhere but in this page: loading it again forgets it.
+// The page: the server and its rings, keys, and what is typed; the conversation is in `chat.js`.
 
 import { Announcer } from "./announcer.js";
-import { AnswerView, questionNode, servedSoFar } from "./answer.js";
-import { getJson, streamChat } from "./api.js";
-import { element } from "./dom.js";
+import { getJson } from "./api.js";
+import { Chat } from "./chat.js";
+import { button, element } from "./dom.js";
+import { History, HistoryDialog } from "./history.js";
+import { takeKeyFromLink } from "./links.js";
 import { RingPanel, RingWatch } from "./ring.js";
 import { Settings, SettingsDialog } from "./settings.js";
 
-// Without a token for so long a reader wants to know why; a round of a slow ring takes less.
-const SILENCE_MS = 3000;
+const KEYS = "Enter sends, Shift + Enter starts a line, Esc stops an answer.";
+
+const EXAMPLES = [
+  "Compare tea and coffee in a table.",
+  "How can a boat sail against the wind?",
+  "Write a haiku about an old attic.",
+];
 
 const byId = (id) => document.getElementById(id);
 
@@ -24,10 +29,23 @@ class Page {
     (error) => this.#ringFailed(error),
   );
   #dialog = new SettingsDialog(this.#settings, (forget) => this.#changeKey(forget));
-  #conversation = []; // {role, content}, as the API takes them.
+  #history = new History();
+  #chat = new Chat(byId("messages"), {
+    settings: this.#settings,
+    announcer: this.#announcer,
+    history: this.#history,
+    panel: this.#panel,
+    model: () => this.#model,
+    follow: () => this.#follow(),
+    whyNothingComes: () => this.#whyNothingComes(),
+    askForKey: (why) => this.#askForKey(why),
+    giveBack: (text) => this.#giveBack(text),
+    told: (sentence) => sentence && this.#told(sentence),
+    run: (isRunning) => this.#run(isRunning),
+  });
   #model = null;
   #rings = null; // The last view of the rings.
-  #running = null; // AbortController of the answer that is being written.
+  #ringsAt = null; // When it came.
   #isAtEnd = true;
   #followedTo = 0; // Where the conversation was scrolled to then.
   #end = element("div", "end");
@@ -37,20 +55,23 @@ class Page {
     new IntersectionObserver(([entry]) => this.#endSeen(entry.isIntersecting)).observe(this.#end);
     new ResizeObserver(() => this.#follow()).observe(byId("conversation"));
     byId("ring-panel").open = matchMedia("(min-width: 60rem)").matches;
-    byId("keys").textContent = entersNewline()
-      ? ""
-      : "Enter sends, Shift + Enter starts a line, Esc stops an answer.";
+    this.#told("");
     byId("composer").addEventListener("submit", (event) => this.#submitted(event));
     byId("question").addEventListener("keydown", (event) => this.#typed(event));
     byId("question").addEventListener("input", () => fitHeight(byId("question")));
-    byId("stop").addEventListener("click", () => this.#running?.abort());
-    byId("new-chat").addEventListener("click", () => this.#newChat());
+    byId("stop").addEventListener("click", () => this.#chat.stop());
+    byId("new-chat").addEventListener("click", () => this.#open());
     byId("key-form").addEventListener("submit", (event) => this.#keyGiven(event));
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !byId("settings").open) this.#running?.abort();
+      if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.#chat.stop();
     });
-    byId("question").focus();
+    const ask = (text) => button(text, () => this.#giveBack(text));
+    byId("examples").append(...EXAMPLES.map(ask));
+    new HistoryDialog(this.#history, () => this.#chat.now, (chat) => this.#open(chat));
+    addEventListener("hashchange", () => this.#linked() && this.#connect());
+    this.#linked();
     this.#connect().then((isDone) => isDone || this.#watch.ask());
+    this.#open(this.#history.ofTab() ?? undefined);
   }
 
   // -- the server ---------------------------------------------------------------------------------
@@ -78,20 +99,37 @@ class Page {
     else this.#state(error.message, "bad");
   }
 
+  // Use the key of the address, if there is one; whether there is.
+  #linked() {
+    const secret = takeKeyFromLink();
+    if (secret) this.#settings.key = secret;
+    return Boolean(secret);
+  }
+
   #ringFailed(error) {
+    if (this.#ringsAt && error.status === 0) {
+      this.#panel.stale(true);
+      const time = this.#ringsAt.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+      byId("ring-summary").textContent = `as of ${time}`;
+    }
     if (error.status === 401 && byId("key-form").hidden) this.#askForKey(error.message);
     if (error.status !== 401) this.#state(error.message, "bad");
   }
 
   #showRings(view) {
     this.#rings = view;
+    this.#ringsAt = new Date();
+    this.#panel.stale(false);
     this.#panel.show(view);
     const pcs = new Set(view.rings.flatMap((ring) => ring.stages.map((stage) => stage.node))).size;
     byId("ring-summary").textContent = pcs
       ? `${counted(pcs, "PC")} in ${counted(view.rings.length, "ring")}`
       : "";
     if (this.#model === null) this.#connect();
-    this.#state(view.serving ? "Ready" : view.reason, view.serving ? "good" : "bad");
+    const lost = view.rings.map((ring) => ring.waits_for).filter(Boolean);
+    const isMended = view.serving && lost.length > 0 && lost.length === view.rings.length;
+    if (isMended) this.#state(`${lost[0]} went away: the ring is being mended.`, "bad");
+    else this.#state(view.serving ? "Ready" : view.reason, view.serving ? "good" : "bad");
   }
 
   // Told to a screen reader when it changes, not each second.
@@ -124,7 +162,9 @@ class Page {
     if (!/^[\x21-\x7e]+$/.test(secret))
       return this.#askForKey("A key is letters, digits and signs without spaces: copy it whole.");
     this.#settings.key = secret;
-    if (await this.#connect()) byId("question").focus();
+    if (!(await this.#connect())) return;
+    this.#settings.remembersKey = byId("remember").checked;
+    byId("question").focus();
   }
 
   // -- the conversation ---------------------------------------------------------------------------
@@ -138,139 +178,64 @@ class Page {
   #submitted(event) {
     event.preventDefault();
     const question = byId("question").value.trim();
-    if (!question || this.#running) return;
-    byId("question").value = "";
-    fitHeight(byId("question"));
+    if (!question) return;
+    if (this.#chat.isRunning) {
+      this.#told("An answer is being written: stop it first, or wait for its end.");
+      this.#announcer.say("An answer is being written.");
+      return;
+    }
+    this.#question("");
     byId("welcome").hidden = true;
-    document.querySelectorAll(".note button").forEach((again) => again.remove());
-    byId("messages").append(questionNode(question));
-    if (this.#conversation.at(-1)?.role === "user") this.#conversation.pop(); // It has no answer.
-    this.#conversation.push({ role: "user", content: question });
     this.#isAtEnd = true;
-    this.#answer();
+    this.#chat.ask(question);
   }
 
-  #newChat() {
-    this.#running?.abort();
-    this.#conversation = [];
-    byId("messages").replaceChildren();
-    byId("welcome").hidden = false;
+  // Put a text into the box of questions.
+  #question(text) {
+    byId("question").value = text;
+    fitHeight(byId("question"));
+  }
+
+  // A question that goes back into its box.
+  #giveBack(text) {
+    this.#question([text, byId("question").value].filter(Boolean).join("\n"));
+    byId("welcome").hidden = this.#chat.now.messages.length > 0;
     byId("question").focus();
   }
 
-  // Ask for the answer to the conversation as it is.
-  async #answer() {
-    const conversation = this.#conversation;
-    const view = new AnswerView(() => this.#follow());
-    byId("messages").append(view.element);
-    this.#follow();
-    this.#run(new AbortController());
-    this.#announcer.say("Waiting for the answer.");
-    try {
-      const reason = await this.#stream(view, this.#running.signal);
-      view.note(
-        reason === "length" ? "The answer ends here: it has as many tokens as it may." : "",
-      );
-      this.#announcer.say("The answer is complete.");
-    } catch (error) {
-      this.#ended(view, error, conversation);
-    }
-    view.end();
-    if (view.text) conversation.push({ role: "assistant", content: view.text });
-    this.#run(null);
-    this.#panel.mark(null);
+  #open(chat) {
+    this.#isAtEnd = true;
+    this.#chat.open(chat);
+    byId("welcome").hidden = this.#chat.now.messages.length > 0;
+    byId("question").focus();
   }
 
-  // Show an answer while it comes; gives the reason why it ended.
-  async #stream(view, signal) {
-    let reason = null;
-    let silence = this.#watchSilence(view);
-    const request = this.#settings.request(this.#model, this.#conversation);
-    const onHeaders = (headers) => this.#served(view, servedSoFar(headers));
-    try {
-      for await (const chunk of streamChat(request, this.#settings.key, signal, onHeaders)) {
-        silence = this.#watchSilence(view, silence);
-        const choice = chunk.choices[0];
-        if (choice?.delta.reasoning_content) view.addReasoning(choice.delta.reasoning_content);
-        if (choice?.delta.content) {
-          view.addText(choice.delta.content);
-          this.#announcer.add(choice.delta.content);
-        }
-        reason = choice?.finish_reason ?? reason;
-        if (chunk.molink)
-          this.#served(view, { ...chunk.molink, tokens: chunk.usage?.completion_tokens });
-      }
-    } finally {
-      clearInterval(silence);
-    }
-    return reason;
-  }
-
-  #served(view, facts) {
-    view.served(facts);
-    this.#panel.mark(facts.rings.at(-1) ?? null);
-  }
-
-  // Say why nothing comes, from some silence on; each token begins anew.
-  #watchSilence(view, before) {
-    clearInterval(before);
-    if (before) view.note("");
-    return setInterval(() => view.note(this.#whyNothingComes()), SILENCE_MS);
+  // A sentence below the box of questions; empty: how its keys work.
+  #told(sentence) {
+    byId("keys").textContent = sentence || (entersNewline() ? "" : KEYS);
+    byId("keys").classList.toggle("told", Boolean(sentence));
   }
 
   #whyNothingComes() {
+    const waiting = this.#rings?.rings.find((ring) => ring.waits_for);
+    if (waiting) return `${waiting.waits_for} went away. The answer goes on by itself.`;
     if (this.#rings && !this.#rings.serving) {
       return `The ring is being made anew, then the answer goes on: ${this.#rings.reason}`;
     }
     return "Waiting for the ring …";
   }
 
-  #ended(view, error, conversation) {
-    if (error.name === "AbortError") {
-      view.note("Stopped.");
-      this.#announcer.say("The answer is stopped.");
-    } else if (error.status === 401) {
-      this.#takeBack(view, conversation);
-      this.#askForKey(error.message);
-    } else {
-      const again = element("button", "", "Try again");
-      again.type = "button";
-      again.addEventListener("click", () => this.#again(view, conversation));
-      view.note(`${error.message} `, again);
-      view.element.classList.add("failed");
-      this.#announcer.say(`The answer has failed: ${error.message}`);
-    }
-  }
-
-  // The question goes back into its box: it was not asked.
-  #takeBack(view, conversation) {
-    const { content } = conversation.pop();
-    view.element.previousElementSibling.remove();
-    view.element.remove();
-    byId("question").value = [content, byId("question").value].filter(Boolean).join("\n");
-    fitHeight(byId("question"));
-  }
-
-  // Ask once more for the last answer, in place of what came of it.
-  #again(view, conversation) {
-    if (this.#running || conversation !== this.#conversation) return;
-    view.element.remove();
-    if (conversation.at(-1).role === "assistant") conversation.pop();
-    byId("question").focus();
-    this.#answer();
-  }
-
   // -- while an answer is written -----------------------------------------------------------------
 
   // Send and Stop take turns; whoever was on the one that goes is led on.
-  #run(controller) {
+  #run(isRunning) {
     const [stop, send] = [byId("stop"), byId("send")];
     const focused = document.activeElement;
-    this.#running = controller;
-    stop.hidden = controller === null;
-    send.hidden = controller !== null;
-    if (controller && focused === send) stop.focus();
-    if (!controller && focused === stop) byId("question").focus();
+    stop.hidden = !isRunning;
+    send.hidden = isRunning;
+    if (!isRunning) this.#told("");
+    if (isRunning && focused === send) stop.focus();
+    if (!isRunning && focused === stop) byId("question").focus();
   }
 
   // Keep the end in sight for who was there.

@@ -4,7 +4,8 @@
 // is loaded, and a link says where it leads. While an answer grows only its last block changes:
 // blocks whose source is the same keep their nodes, so a selection in them stays.
 
-import { element } from "./dom.js";
+import { copyButton, element } from "./dom.js";
+import { mathNode } from "./math.js";
 
 // The patterns of inline marks may take time quadratic in a paragraph's length.
 const INLINE_CHARS_MAX = 10_000;
@@ -17,8 +18,14 @@ const HEADING = /^ {0,3}(#{1,6})(?:\s|$)/;
 const RULE = /^ {0,3}(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(\s+|$)/;
-const TABLE = /^ {0,3}\|/;
+const PIPES = /^ {0,3}\|/;
+const TASK = /^\[([ xX])\]\s/;
+const MATH = /^ {0,3}(\$\$|\\\[)/;
+const MATH_ENDS = { $$: "$$", "\\[": "\\]" };
 const BLANK = /^\s*$/;
+
+// A table may be wider than any screen, but not endless.
+const COLUMNS_MAX = 64;
 
 const INLINE = new RegExp(
   [
@@ -29,6 +36,9 @@ const INLINE = new RegExp(
     /\*(?<em>[^\s*](?:[^*]*[^\s*])?)\*/,
     /(?<!\w)_(?<em2>[^\s_](?:[^_]*[^\s_])?)_(?!\w)/,
     /(?<url>https?:\/\/[^\s<>"`]*[^\s<>"`.,;:!?)\]'*_])/,
+    /\$\$(?<math>[^$]+)\$\$/,
+    /(?<![\w$])\$(?<math2>[^\s$](?:[^$\n]{0,400}[^\s$])?)\$(?![\d$])/,
+    /\\\((?<math3>[^\n]{0,400}?)\\\)|\\\[(?<math4>.{0,400}?)\\\]/,
     /\\(?<escaped>[\\`*_{}\[\]()#+\-.!|>~])/,
   ]
     .map((pattern) => pattern.source)
@@ -80,8 +90,36 @@ function blockAt(lines, at) {
   if (RULE.test(line)) return ["rule", at + 1];
   if (QUOTE.test(line)) return ["quote", whileTrue(lines, at, (one) => QUOTE.test(one))];
   if (ITEM.test(line)) return ["list", listEnd(lines, at)];
-  if (TABLE.test(line)) return ["table", whileTrue(lines, at, (one) => TABLE.test(one))];
-  return ["paragraph", whileTrue(lines, at, (one, index) => index === at || goesOn(one))];
+  if (MATH.test(line) && mathEnd(lines, at)) return ["math", mathEnd(lines, at)];
+  if (isTable(lines, at)) {
+    return ["table", whileTrue(lines, at + 2, (one) => one.includes("|") && goesOn(one))];
+  }
+  if (PIPES.test(line)) return ["pipes", whileTrue(lines, at, (one) => PIPES.test(one))];
+  const isText = (one, index) => index === at || (goesOn(one) && !isTable(lines, index));
+  return ["paragraph", whileTrue(lines, at, isText)];
+}
+
+// Whether a line is the head of a table: the next one rules it off, cell by cell.
+function isTable(lines, at) {
+  const rule = lines[at + 1] ?? "";
+  const isRule = rule.includes("-") && /^[\s|:-]+$/.test(rule);
+  if (!isRule || !lines[at].includes("|")) return false;
+  const rules = cellsOf(rule);
+  return rules.length === cellsOf(lines[at]).length && rules.every((one) => /^:?-+:?$/.test(one));
+}
+
+function cellsOf(line) {
+  const inner = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
+  return inner.split(/(?<!\\)\|/, COLUMNS_MAX).map((cell) => cell.trim().replaceAll("\\|", "|"));
+}
+
+// The line behind a formula that has lines of its own; 0: it has none, or does not end yet.
+function mathEnd(lines, at) {
+  const [before, mark] = lines[at].match(MATH);
+  const ends = (line) => line.trimEnd().endsWith(MATH_ENDS[mark]);
+  if (ends(lines[at].slice(before.length))) return at + 1;
+  const end = whileTrue(lines, at + 1, (line) => !BLANK.test(line) && !ends(line));
+  return end < lines.length && ends(lines[end]) ? end + 1 : 0;
 }
 
 function whileTrue(lines, at, holds) {
@@ -147,7 +185,11 @@ function nodeOf(block, depth) {
     case "list":
       return listNode(lines, depth);
     case "table":
+      return scrolling(element("div", "wide", tableNode(lines)), "Table");
+    case "pipes":
       return scrolling(element("pre", "", lines.join("\n")), "Table");
+    case "math":
+      return mathBlock(lines.join("\n").trim());
     default:
       return textNode("p", lines.join("\n"));
   }
@@ -162,7 +204,33 @@ function codeNode(lines) {
   const last = lines.at(-1).trim();
   const closed = lines.length > 1 && last.startsWith(mark) && /^[`~]+$/.test(last);
   const code = element("code", "", lines.slice(1, closed ? -1 : undefined).join("\n"));
-  return scrolling(element("pre", "", code), language ? `Code, ${language}` : "Code");
+  const body = scrolling(element("pre", "", code), language ? `Code, ${language}` : "Code");
+  const copy = copyButton("Copy the code", () => code.textContent);
+  return element("div", "code", element("div", "head", element("span", "", language), copy), body);
+}
+
+function tableNode([head, rule, ...rows]) {
+  const sides = cellsOf(rule).map((one) =>
+    !one.endsWith(":") ? "" : one.startsWith(":") ? "middle" : "right",
+  );
+  const line = (source, tag) => {
+    const given = cellsOf(source);
+    return element("tr", "", ...sides.map((side, at) => cellNode(tag, given[at] ?? "", side)));
+  };
+  const body = element("tbody", "", ...rows.map((row) => line(row, "td")));
+  return element("table", "", element("thead", "", line(head, "th")), body);
+}
+
+function cellNode(tag, text, side) {
+  const cell = textNode(tag, text);
+  if (side) cell.className = side;
+  return cell;
+}
+
+// A formula on lines of its own.
+function mathBlock(source) {
+  const math = mathNode(source.slice(2, -2), true);
+  return scrolling(math ? element("div", "wide", math) : element("pre", "", source), "Formula");
 }
 
 // What may be wider than the page must be reachable by keyboard to be scrolled.
@@ -208,11 +276,24 @@ function itemsOf(lines) {
 
 // An item that is one paragraph needs none around it.
 function itemNode(lines, depth) {
+  const task = lines[0].match(TASK);
+  if (task) lines = [lines[0].slice(task[0].length), ...lines.slice(1)];
   const item = inner("li", lines, depth);
   const only = item.firstElementChild;
   if (only?.tagName === "P" && !item.querySelector(":scope > p ~ p"))
     only.replaceWith(...only.childNodes);
+  if (task) {
+    item.className = "task";
+    item.prepend(boxNode(task[1] !== " "));
+  }
   return item;
+}
+
+function boxNode(isDone) {
+  const box = element("span", "box", isDone ? "☑" : "☐");
+  box.setAttribute("role", "img");
+  box.setAttribute("aria-label", isDone ? "done" : "to do");
+  return box;
 }
 
 function textNode(tag, text) {
@@ -238,6 +319,9 @@ function inlineNode(match, depth) {
   if (url !== undefined) return linkNode(url, url) ?? match[0];
   if (label !== undefined) return linkNode(label, target) ?? match[0];
   if (escaped !== undefined) return escaped;
+  const { math, math2, math3, math4 } = match.groups;
+  const tex = math ?? math2 ?? math3 ?? math4;
+  if (tex !== undefined) return mathNode(tex, false) ?? match[0];
   const isStrong = (strong ?? strong2) !== undefined;
   const marked = document.createElement(isStrong ? "strong" : "em");
   appendInline(marked, strong ?? strong2 ?? em ?? em2, depth + 1);

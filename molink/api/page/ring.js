@@ -19,6 +19,9 @@ const WIDTH = 14;
 const GAP = 0.012;
 const NUMBERED_MAX = 16;
 
+// Width of a stripe, as a share of the circle.
+const STRIPE = 0.012;
+
 // Asks for the rings and hands each view to `onView`, each failure to `onError`.
 export class RingWatch {
   #key;
@@ -78,6 +81,11 @@ export class RingPanel {
     this.mark(this.#answering);
   }
 
+  // Whether the view is an old one, because the server does not answer.
+  stale(isStale) {
+    this.#container.classList.toggle("stale", isStale);
+  }
+
   // Mark the ring that computes this reader's answer; null: none does. Where that ring has gone and
   // there is only one other, the answer goes on there.
   mark(number) {
@@ -101,9 +109,11 @@ function drawRing(ring, isOneOfMany) {
     element: element("section", "ring", ...title, picture.element, list),
     number: ring.ring,
     update(now) {
+      this.element.classList.toggle("waiting", Boolean(now.waits_for));
       now.stages.forEach((stage, index) => {
-        picture.update(index, share(stage.busy_share));
-        rows[index].update(stage, lineFrom(now, index));
+        const isAway = stage.node === now.waits_for;
+        picture.update(index, isAway ? 0 : share(stage.busy_share), isAway);
+        rows[index].update(stage, lineFrom(now, index), isAway);
       });
     },
   };
@@ -133,8 +143,8 @@ function drawStage(ring, stage, index) {
   const isLast = index === ring.stages.length - 1;
   return {
     element: element("li", "", element("p", "stage", name, " ", layers, " ", busy), line),
-    update(now, link) {
-      setText(busy, `${Math.round(100 * share(now.busy_share))} % busy`);
+    update(now, link, isAway) {
+      setText(busy, isAway ? "went away" : `${Math.round(100 * share(now.busy_share))} % busy`);
       const where = isLast ? `back to ${next}` : `to ${next}`;
       setText(
         line,
@@ -182,7 +192,7 @@ function drawPicture(ring) {
   ];
   const picture = svg("svg", { viewBox: "0 0 120 120", class: "picture", "aria-hidden": "true" });
   picture.append(...parts, ...middle, runner);
-  return { element: picture, update: (index, busy) => arcs[index].update(busy) };
+  return { element: picture, update: (index, ...how) => arcs[index].update(...how) };
 }
 
 // An arc is a circle with dashes: one as long as the arc, then none.
@@ -203,8 +213,17 @@ function drawArc(from, to, count) {
   const busy = svg("circle", { ...shape, class: "used", "stroke-dasharray": "0 1" });
   return {
     element: svg("g", {}, held, busy),
-    update: (part) => busy.setAttribute("stroke-dasharray", `${length * part} 1`),
+    update(part, isAway) {
+      busy.setAttribute("stroke-dasharray", `${length * part} 1`);
+      held.setAttribute("stroke-dasharray", isAway ? striped(length) : `${length} 1`);
+    },
   };
+}
+
+// The dashes of an arc whose PC is away: stripes, then none.
+function striped(length) {
+  const count = Math.max(1, Math.round(length / (2 * STRIPE)));
+  return `${`${STRIPE} ${STRIPE} `.repeat(count - 1)}${STRIPE} 1`;
 }
 
 function drawNumber(at, number) {

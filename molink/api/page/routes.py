@@ -15,7 +15,7 @@ PCs report them: one that no JSON can hold becomes null, or a single PC could br
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import resources
@@ -24,6 +24,7 @@ from typing import TypedDict
 from aiohttp import hdrs, web
 
 from molink.report.cluster import COORDINATOR, ClusterReport, RingLink, RingReport, StageReport
+from molink.report.events import ClusterEvent
 from molink.serving.service import GenerationService
 
 RING_PATH = "/ring"
@@ -39,7 +40,21 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 
-MODULES = ("announcer", "answer", "api", "dom", "main", "markdown", "ring", "settings")
+MODULES = (
+    "announcer",
+    "answer",
+    "answering",
+    "api",
+    "chat",
+    "dom",
+    "history",
+    "links",
+    "main",
+    "markdown",
+    "math",
+    "ring",
+    "settings",
+)
 
 FILES = {"/": "index.html"} | {
     f"/page/{name}": name
@@ -99,7 +114,8 @@ def add_page_routes(
         """The rings, reduced to what a user may see: stages, links, and whether they serve."""
         nonlocal seen_at, seen
         if now_s() - seen_at >= RING_FRESH_S or seen is None:
-            seen_at, seen = now_s(), ring_view(service.cluster(), service.unready_reason)
+            lost = lost_stages(service.events.after(0))
+            seen_at, seen = now_s(), ring_view(service.cluster(), service.unready_reason, lost)
         return web.json_response(seen, headers={"Cache-Control": "no-store"})
 
     app.add_routes([web.get(RING_PATH, get_ring)])
@@ -153,6 +169,8 @@ class RingView(TypedDict):
     ring: int
     stages: list[StageView]
     links: list[RingLinkView]
+    waits_for: str | None
+    """Node whose stage is lost and is being replaced; null: the ring goes round."""
 
 
 class RingsView(TypedDict):
@@ -165,21 +183,36 @@ class RingsView(TypedDict):
     rings: list[RingView]
 
 
-def ring_view(report: ClusterReport, unready_reason: str | None) -> RingsView:
-    """The body of GET /ring, of a report and the reason why nothing serves (None: it does)."""
+def lost_stages(events: Iterable[ClusterEvent]) -> dict[int, str]:
+    """Name of the node that each ring has lost and still waits for, by the ring's number."""
+    lost: dict[int, str] = {}
+    for event in events:
+        if event.kind == "stage_lost" and event.ring is not None:
+            lost[event.ring] = event.node
+        elif event.kind in ("ring_resumed", "ring_serving", "ring_ended") and event.ring in lost:
+            del lost[event.ring]
+    return lost
+
+
+def ring_view(
+    report: ClusterReport, unready_reason: str | None, lost: Mapping[int, str] | None = None
+) -> RingsView:
+    """The body of GET /ring, of a report, the reason why nothing serves (None: it does), and what
+    rings wait for."""
     return {
         "model": report.model,
         "serving": unready_reason is None,
         "reason": unready_reason,
-        "rings": [_ring(ring) for ring in report.rings],
+        "rings": [_ring(ring, (lost or {}).get(ring.number)) for ring in report.rings],
     }
 
 
-def _ring(ring: RingReport) -> RingView:
+def _ring(ring: RingReport, waits_for: str | None) -> RingView:
     return {
         "ring": ring.number,
         "stages": [_stage(stage) for stage in ring.stages],
         "links": [_link(link) for link in ring.links if COORDINATOR not in link.ends],
+        "waits_for": waits_for,
     }
 
 

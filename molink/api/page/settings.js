@@ -1,6 +1,6 @@
 // What the reader has set: of this tab alone, and gone with it.
 //
-// The key is a secret, so nothing here outlives the tab: no localStorage and no cookie.
+// The key is a secret, so nothing here outlives the tab, unless the reader has the key remembered.
 
 const KEY = "molink-key";
 const SETTINGS = "molink-settings";
@@ -21,12 +21,23 @@ export class Settings {
   }
 
   get key() {
-    return sessionStorage.getItem(KEY) ?? "";
+    return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
   }
 
   set key(secret) {
-    if (secret) sessionStorage.setItem(KEY, secret);
-    else sessionStorage.removeItem(KEY);
+    if (secret) return sessionStorage.setItem(KEY, secret);
+    sessionStorage.removeItem(KEY);
+    localStorage.removeItem(KEY);
+  }
+
+  // Whether the key is remembered on this device.
+  get remembersKey() {
+    return localStorage.getItem(KEY) !== null;
+  }
+
+  set remembersKey(isRemembered) {
+    if (isRemembered && this.key) localStorage.setItem(KEY, this.key);
+    else localStorage.removeItem(KEY);
   }
 
   save(values) {
@@ -34,13 +45,14 @@ export class Settings {
     sessionStorage.setItem(SETTINGS, JSON.stringify(values));
   }
 
-  // A request for the answer to a conversation.
-  request(model, conversation) {
-    const system = this.systemPrompt.trim();
-    const messages = system ? [{ role: "system", content: system }, ...conversation] : conversation;
-    const request = { model, messages };
+  // A request for the answer to a conversation; `goesOn`: its last answer goes on.
+  request(model, messages, goesOn) {
+    const input = messages.map(({ role, content }) => ({ role, content }));
+    const request = { model, input };
+    if (this.systemPrompt.trim()) request.instructions = this.systemPrompt.trim();
     if (this.temperature !== null) request.temperature = this.temperature;
-    if (this.maxTokens !== null) request.max_tokens = this.maxTokens;
+    if (this.maxTokens !== null) request.max_output_tokens = this.maxTokens;
+    if (goesOn) request.continue_final_message = true;
     return request;
   }
 }
@@ -90,7 +102,8 @@ export class SettingsDialog {
     systemPrompt.value = this.#settings.systemPrompt;
     this.#check();
     const key = this.#settings.key;
-    byId("key-state").textContent = key ? `in use, ending in ${key.slice(-4)}` : "none";
+    const where = this.#settings.remembersKey ? ", remembered on this device" : "";
+    byId("key-state").textContent = key ? `in use, ending in ${key.slice(-4)}${where}` : "none";
     byId("forget-key").disabled = !key;
     this.#dialog.showModal();
   }

@@ -261,7 +261,8 @@ class RingSupervisor:
         staying = {stage.node.node_id for stage in begun.stages}
         for stage in ring.stages:
             if stage.is_lost:
-                self._note("stage_lost", f"has lost {stage.name}, and goes on: {reason}")
+                what = f"has lost {stage.name}, and goes on: {reason}"
+                self._note("stage_lost", what, node=stage.name)
             if stage.failure is not None and stage.node.node_id in staying:
                 self.mended(stage.failure)
         for stage in begun.stages:
@@ -381,8 +382,8 @@ class RingSupervisor:
             async with asyncio.timeout(DRAIN_S):
                 await client.until_idle()
 
-    def _note(self, kind: EventKind, what: str) -> None:
-        self.service.events.add(kind, f"ring {self.number} {what}", ring=self.number)
+    def _note(self, kind: EventKind, what: str, node: str = "") -> None:
+        self.service.events.add(kind, f"ring {self.number} {what}", node=node, ring=self.number)
 
     async def _release(self) -> None:
         """Close our ends, and have everybody stand by, whatever else fails."""

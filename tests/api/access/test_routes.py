@@ -37,6 +37,7 @@ INFERENCE = {
     ("POST", "/v1/messages/count_tokens"),
     ("POST", "/v1/responses"),
     ("POST", "/v1/responses/input_tokens"),
+    ("POST", "/v1/responses/{id}/cancel"),
     ("GET", "/v1/responses/{id}"),
     ("DELETE", "/v1/responses/{id}"),
     ("POST", "/v1/files"),

@@ -234,7 +234,7 @@ async def test_a_failure_before_the_first_token_has_a_status(client, service):
     ("fields", "param"),
     [
         ({"conversation": "conv_1"}, "conversation"),
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "background"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"truncation": "middle"}, "truncation"),
         ({"input": []}, "input"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,8 @@ from molink.api.access import Access
 from molink.report.cluster import ClusterReport, RingReport
 from molink.report.plain import from_plain
 from molink.report.requests import StageLayers
+from molink.serving.answer_log import Ending
+from molink.serving.answers.live_state import LiveState
 from molink.serving.service import GenerationRequest
 from molink.serving.token_events import TokenEvent
 from tests.api.conftest import FakeService
@@ -92,6 +95,10 @@ class ToldService(FakeService):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         self.requests.append(request)
         timeline, now_s = request.timeline, request.timeline.arrival.at + STEP_S
+        log = request.log
+        assert log is not None, "the page asks for answers that are kept"
+        log.begin()
+        how = None
         try:
             with self.request_log.following(timeline):
                 timeline.submitted(self.rings[0]["ring"], held(self.rings[0]), now_s)
@@ -105,10 +112,14 @@ class ToldService(FakeService):
                             timeline.submitted(other["ring"], held(other), now_s)
                         case str():
                             timeline.tokens_came(1, now_s)
-                            yield TokenEvent((ord("a"),), piece)
+                            event = TokenEvent((ord("a"),), piece)
+                            log.took(event)
+                            yield event
                 timeline.finished("stop", now_s)
+                how = "stop"
                 yield TokenEvent((), "", finish_reason="stop")
         finally:
+            log.ended(Ending(time.time(), how))
             self.closed.release()
 
     def cluster(self) -> ClusterReport:
@@ -137,6 +148,7 @@ class Visit:
     page: Any
     service: ToldService
     url: str
+    runner: Any
     asked: list[str] = field(default_factory=list)
     """URLs of all that the page has loaded."""
     complaints: list[str] = field(default_factory=list)
@@ -157,6 +169,12 @@ class Visit:
         await self.page.get_by_label("Message", exact=True).fill(question)
         await self.page.keyboard.press("Enter")
 
+    def cut_lines(self) -> None:
+        """Break the connections that are open now."""
+        for one in self.runner.server.connections:
+            if one.transport is not None:
+                one.transport.abort()
+
     @property
     def answer(self) -> Any:
         """The last one."""
@@ -164,18 +182,20 @@ class Visit:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def open_page(browser):
+async def open_page(browser, tmp_path):
     """`await open_page(service, access, **context)`: a visit to a server in front of `service`."""
-    runners, contexts = [], []
+    runners, contexts, lives = [], [], []
 
     async def start(service: ToldService | None = None, access: Access | None = None, **how: Any):
         service = service or ToldService()
-        runner = await start_api(create_app(service, access), "127.0.0.1", 0)
+        live = LiveState.open(tmp_path / f"live-{len(lives)}", service.card.name, time.time())
+        lives.append(live)
+        runner = await start_api(create_app(service, access, live=live), "127.0.0.1", 0)
         runners.append(runner)
         context = await browser.new_context(**how)
         contexts.append(context)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
-        visit = Visit(await context.new_page(), service, url)
+        visit = Visit(await context.new_page(), service, url, runner)
         await visit.open()
         return visit
 
@@ -184,3 +204,5 @@ async def open_page(browser):
         await context.close()
     for runner in runners:
         await runner.cleanup()
+    for live in lives:
+        live.close()

@@ -95,8 +95,14 @@ def test_text_never_becomes_html_or_code(file):
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.name)
-def test_a_key_goes_nowhere_but_to_the_tab(file):
-    assert not re.search(r"localStorage\.|document\.cookie|indexedDB", file.read_text())
+def test_what_outlives_the_tab_is_in_two_files_that_ask_first(file):
+    text = file.read_text()
+    assert not re.search(r"document\.cookie|indexedDB", text)
+    assert file.name in ("history.js", "settings.js") or "localStorage" not in text
+
+
+def test_the_page_weighs_little():
+    assert sum(file.stat().st_size for file in SOURCES) <= 120_000
 
 
 # -- contrast -------------------------------------------------------------------------------------

@@ -92,7 +92,8 @@ async def test_a_further_question_and_a_keyboard_of_glass_keep_the_end_in_sight(
 # -- by keyboard and ear --------------------------------------------------------------------------
 
 
-FOCUSED = "document.activeElement.id || document.activeElement.tagName"
+FOCUSED = """[document.activeElement].map((one) =>
+  one.id || one.ariaLabel || (one.tagName === "BUTTON" ? one.textContent : one.tagName))[0]"""
 
 
 async def test_all_of_it_is_reached_by_tab_in_the_order_of_reading(open_page):
@@ -100,11 +101,12 @@ async def test_all_of_it_is_reached_by_tab_in_the_order_of_reading(open_page):
     await answered(visit, "```\ncode\n```")
     await visit.page.locator(".skip").focus()
     seen = []
-    while "send" not in seen and len(seen) < 10:
+    while "send" not in seen and len(seen) < 20:
         await visit.page.keyboard.press("Tab")
         seen.append(await visit.page.evaluate(FOCUSED))
-    order = ["new-chat", "open-settings", "SUMMARY", "PRE", "question", "send"]
-    assert [one for one in seen if one != "conversation"] == order
+    order = ["new-chat", "open-history", "open-settings", "SUMMARY"]
+    order += ["Edit this message", "Copy the code", "Code", "Copy the answer", "Answer again"]
+    assert [one for one in seen if one != "conversation"] == [*order, "question", "send"]
 
 
 async def test_what_a_screen_reader_finds(open_page):
@@ -117,6 +119,7 @@ async def test_what_a_screen_reader_finds(open_page):
         - paragraph: tiny/model
         - status: Ready
         - button "New chat"
+        - button "History"
         - button "Settings"
       - complementary "The ring"
       - main:
@@ -124,10 +127,13 @@ async def test_what_a_screen_reader_finds(open_page):
           - article:
             - heading "You" [level=2]
             - paragraph: Tell me.
+            - button "Edit this message"
           - article:
             - heading "Answer" [level=2]
             - heading "Title" [level=3]
             - paragraph: Yes.
+            - button "Copy the answer"
+            - button "Answer again"
         - textbox "Message"
         - button "Send"
       - log
@@ -215,6 +221,25 @@ async def test_names_of_pcs_are_text(open_page):
 
 # -- markdown -------------------------------------------------------------------------------------
 
+
+def code_html(text, language=""):
+    head = f'<div class="head"><span>{language}</span><button type="button">Copy</button></div>'
+    return f'<div class="code">{head}<pre><code>{text}</code></pre></div>'
+
+
+def table_html(head, *rows):
+    def row(cells, tag):
+        return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
+
+    body = "".join(row(one, "td") for one in rows)
+    table = f"<table><thead>{row(head, 'th')}</thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
+
+
+def math_html(inner):
+    return f"<math><mrow>{inner}</mrow></math>"
+
+
 SHOWN = {
     "*em* **strong** `a*b*c`": "<p><em>em</em> <strong>strong</strong> <code>a*b*c</code></p>",
     "snake_case_name and 2 * 3 * 4": "<p>snake_case_name and 2 * 3 * 4</p>",
@@ -227,11 +252,33 @@ SHOWN = {
     "3. three\n4. four": '<ol start="3"><li>three</li><li>four</li></ol>',
     "- a\n1. b": "<ul><li>a</li></ul><ol><li>b</li></ol>",
     "> a\n> > b": "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>",
-    "```py\nx = '**'\n```\nafter": "<pre><code>x = '**'</code></pre><p>after</p>",
-    "```\nopen": "<pre><code>open</code></pre>",
-    "~~~\n```\n~~~": "<pre><code>```</code></pre>",
+    "```py\nx = '**'\n```\nafter": code_html("x = '**'", "py") + "<p>after</p>",
+    "```\nopen": code_html("open"),
+    "~~~\n```\n~~~": code_html("```"),
     "a\n\n---\n\nb": "<p>a</p><hr><p>b</p>",
-    "| a |\n|---|": "<pre>| a |\n|---|</pre>",
+    "| a |\n|---|": table_html(["a"]),
+    "a | b\n:-: | --:\n**c** | `d`\n\nafter": (
+        '<div class="wide"><table><thead><tr><th class="middle">a</th><th class="right">b</th></tr>'
+        '</thead><tbody><tr><td class="middle"><strong>c</strong></td>'
+        '<td class="right"><code>d</code></td></tr></tbody></table></div><p>after</p>'
+    ),
+    "said:\n| a | b |\n|---|---|\n| 1 | 2 \\| 3 | 4 |\n| 5 |": (
+        "<p>said:</p>" + table_html(["a", "b"], ["1", "2 | 3"], ["5", ""])
+    ),
+    "| a | b |\n|---|": "<pre>| a | b |\n|---|</pre>",
+    "a | b\n---": "<p>a | b</p><hr>",
+    "- [ ] a\n- [x] b": (
+        '<ul><li class="task"><span class="box">☐</span>a</li>'
+        '<li class="task"><span class="box">☑</span>b</li></ul>'
+    ),
+    "costs $5 and $10, or $5/$10": "<p>costs $5 and $10, or $5/$10</p>",
+    "so $x^2$.": f"<p>so {math_html('<msup><mi>x</mi><mn>2</mn></msup>')}.</p>",
+    "\\(a_1\\)": f"<p>{math_html('<msub><mi>a</mi><mn>1</mn></msub>')}</p>",
+    "$$\n\\frac{1}{2}\n$$": (
+        '<div class="wide"><math display="block"><mrow><mfrac><mrow><mn>1</mn></mrow>'
+        "<mrow><mn>2</mn></mrow></mfrac></mrow></math></div>"
+    ),
+    "$$\nopen": "<p>$$\nopen</p>",
     r"\*not\* **": "<p>*not* **</p>",
     "": "",
 }
@@ -281,6 +328,11 @@ PIECES = [
     "|",
     "1. ",
     "http://)",
+    "$a ",
+    "$$",
+    "\\(",
+    "|-",
+    "a|b\n-|-\n",
 ]
 HARD = [piece * (LONG_CHARS // len(piece)) for piece in PIECES]
 HARD += [before + " " * LONG_CHARS for before in ("# a", "- a", "a", "```", "**a")]
@@ -292,6 +344,46 @@ async def test_text_that_is_hard_to_read_is_shown_to_its_end(open_page, text):
     visit = await open_page()
     async with asyncio.timeout(60):
         assert await visit.page.evaluate(STRESS, f"{text[:9_000]} the end\n\n{text} the end")
+
+
+FORMULAS = {
+    r"\alpha \leq \sqrt[3]{x}": (
+        "<mi>α</mi><mo>≤</mo><mroot><mrow><mi>x</mi></mrow><mrow><mn>3</mn></mrow></mroot>"
+    ),
+    r"\sum_{i=1}^n i": (
+        '<munderover><mo data-limits="yes">∑</mo><mrow><mi>i</mi><mo>=</mo><mn>1</mn></mrow>'
+        "<mi>n</mi></munderover><mi>i</mi>"
+    ),
+    r"\left( \text{if } x \right)": (
+        "<mrow><mo>(</mo><mrow><mtext>if </mtext><mi>x</mi></mrow><mo>)</mo></mrow>"
+    ),
+    r"\begin{cases} a & b \\ c \end{cases}": (
+        "<mrow><mo>{</mo><mtable><mtr><mtd><mrow><mi>a</mi></mrow></mtd><mtd><mrow><mi>b</mi>"
+        "</mrow></mtd></mtr><mtr><mtd><mrow><mi>c</mi></mrow></mtd></mtr></mtable></mrow>"
+    ),
+    r"\mathbb{R} \mathbf{v} \operatorname{sgn}": (
+        '<mrow><mi>ℝ</mi></mrow><mrow><mi>𝐯</mi></mrow><mi mathvariant="normal">sgn</mi>'
+    ),
+    r"\unknown{<b>}": "<mtext>\\unknown</mtext><mrow><mo>&lt;</mo><mi>b</mi><mo>&gt;</mo></mrow>",
+    r"x'": "<mi>x</mi><mo>′</mo>",
+    "}{": "<mrow></mrow>",
+    "^": "<msup><mrow></mrow><mrow></mrow></msup>",
+    r"\frac": "<mfrac><mrow></mrow><mrow></mrow></mfrac>",
+    r"\begin{": "<mrow><mtable><mtr><mtd><mrow></mrow></mtd></mtr></mtable></mrow>",
+}
+
+DRAW = """async (tex) => {
+  const { mathNode } = await import("/page/math.js");
+  return mathNode(tex, false)?.querySelector("mrow").innerHTML ?? null;
+}"""
+
+
+async def test_formulas_are_drawn_and_what_is_not_known_stands_as_it_is(open_page):
+    visit = await open_page()
+    for tex, html in FORMULAS.items():
+        assert await visit.page.evaluate(DRAW, tex) == html, tex
+    for much in ("x" * 5000, "{" * 100, r"\sqrt" * 100, r"\left(" * 100):
+        assert await visit.page.evaluate(DRAW, much) is None
 
 
 async def test_a_finished_part_of_an_answer_keeps_its_nodes(open_page):

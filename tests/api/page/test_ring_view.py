@@ -8,9 +8,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from molink.api.page.routes import RING_FRESH_S, add_page_routes, ring_view
+from molink.api.page.routes import RING_FRESH_S, add_page_routes, lost_stages, ring_view
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
+from molink.serving.events import EventLedger
 from tests.golden.values_cluster import cluster_of_agents, cluster_without_rings
 
 
@@ -24,8 +25,19 @@ def test_only_what_is_named_is_let_through():
         {"from": "stage 0", "to": "stage 1", "rate_mbps": 20.125, "rtt_ms": 60.5},
         {"from": "stage 1", "to": "stage 0", "rate_mbps": 20.125, "rtt_ms": 60.5},
     ]
-    rings = [{"ring": number, "stages": stages, "links": links} for number in (1, 2)]
+    alike = {"stages": stages, "links": links, "waits_for": None}
+    rings = [{"ring": number, **alike} for number in (1, 2)]
     assert view == {"model": "org/model", "serving": True, "reason": None, "rings": rings}
+
+
+def test_a_ring_waits_for_what_it_has_lost_until_it_goes_on():
+    ledger = EventLedger()
+    ledger.add("stage_lost", "ring 1 has lost ben", node="ben", ring=1)
+    ledger.add("stage_lost", "ring 2 has lost anna", node="anna", ring=2)
+    ledger.add("ring_resumed", "ring 2 goes on", ring=2)
+    assert lost_stages(ledger.after(0)) == {1: "ben"}
+    view = ring_view(asyncio.run(cluster_of_agents()), None, lost_stages(ledger.after(0)))
+    assert [ring["waits_for"] for ring in view["rings"]] == ["ben", None]
 
 
 def test_without_a_ring_it_says_why():
@@ -48,6 +60,7 @@ def test_what_no_json_holds_is_left_out(reported):
 class CountedService:
     unready_reason: str | None = None
     reports: list[str] = field(default_factory=list)
+    events: EventLedger = field(default_factory=EventLedger)
 
     def cluster(self):
         self.reports.append("")

@@ -40,6 +40,8 @@ def conversation_of(body: ResponsesBody) -> Conversation:
         parallel_tool_calls=body.parallel_tool_calls is not False,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         template_kwargs=body.chat_template_kwargs or {},
+        add_generation_prompt=not body.continue_final_message,
+        continue_final_message=bool(body.continue_final_message),
         param="input",
     )
 

@@ -7,12 +7,18 @@ from aiohttp import web
 from molink.api.answers import LIVE, json_text, kept_answer, logged
 from molink.api.backend import Backend
 from molink.api.body import BODY_BYTES_MAX, checked_body
-from molink.api.chat import chat_prompt
+from molink.api.chat import ChatPrompt, chat_prompt
 from molink.api.chat.answer_grammar import chat_requests
 from molink.api.chat.typed_answer import answer_typed, write_kept
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import Question, schema_question
 from molink.api.headers.request_id import kept_id_of
+from molink.api.openai.responses.background import (
+    BACKGROUND,
+    BackgroundAnswer,
+    read_kept,
+    read_on,
+)
 from molink.api.openai.responses.conversation import conversation_of
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.tools import offered_tools
@@ -22,9 +28,14 @@ from molink.api.schemas import KEPT, MESSAGES_MAX
 from molink.json_object import JsonObject
 from molink.serving.answers.kept_answer import KeptAnswer
 from molink.serving.model_card import SamplingDefaults
+from molink.serving.service import GenerationRequest
 
 LOGPROBS = "message.output_text.logprobs"
 """Name that a request includes for log-probabilities; other names change nothing."""
+
+
+DIGITS_MAX = 9
+"""Digits of an event's number."""
 
 
 async def post_responses(backend: Backend, request: web.Request) -> web.StreamResponse:
@@ -47,20 +58,81 @@ async def post_responses(backend: Backend, request: web.Request) -> web.StreamRe
         tools = offered_tools(body.tools or ())
         writer = ResponseWriter(answer_id, card.shown_name, repeated, backend.texts, tools)
     stream = bool(body.stream)
+    if body.background:
+        answer = BackgroundAnswer(writer, body.linger_s)
+        return await _in_background(request, backend, job, prompt, answer, stream=stream)
     return await answer_typed(request, backend.service, job, prompt, writer, stream=stream)
 
 
-async def get_response(backend: Backend, request: web.Request) -> web.Response:
-    """The answer of which `POST /v1/responses` gave the id, as far as it is."""
-    if request.query.get("stream", "false").lower() == "true":
+async def _in_background(
+    request: web.Request,
+    backend: Backend,
+    job: GenerationRequest,
+    prompt: ChatPrompt,
+    answer: BackgroundAnswer,
+    *,
+    stream: bool,
+) -> web.StreamResponse:
+    """Begin an answer that outlives this connection, and give what there is of it."""
+    if job.log is None:
         raise ApiError(
-            "An answer is not streamed again: ask without 'stream', and again until its 'status' "
-            "is no longer 'in_progress'.",
-            param="stream",
+            "An answer in the background must be kept, and this one is not: ask without 'store': "
+            "false, or without 'background'.",
+            param="background",
         )
+    answers = request.app[BACKGROUND]
+    answers.check_room()
+    answers.start(request, backend.service, job, prompt, answer)
+    with answer.reading():
+        await answer.has_begun()
+        if stream:
+            return await read_on(request, answer)
+    return web.json_response(answer.writer.body, dumps=json_text)
+
+
+async def get_response(backend: Backend, request: web.Request) -> web.StreamResponse:
+    """The answer of which `POST /v1/responses` gave the id, as far as it is; with `stream` its
+    events, from the one behind `starting_after` on, until its end."""
+    stream = request.query.get("stream", "false").lower() == "true"
+    first = _starting_after(request) + 1
+    if stream and (answer := request.app[BACKGROUND].find(request)) is not None:
+        return await read_on(request, answer, first)
     kept = await kept_answer(request)
     body = await _asked(kept)
-    written = await _written_again(backend, kept, body)
+    if not stream:
+        written = await _written_again(backend, kept, body)
+        return web.json_response(written, dumps=json_text)
+    prompt = await chat_prompt(conversation_of(body), backend.card, backend.format)
+    writer = _writer(backend, kept, body)
+    return await read_kept(request, backend.card, prompt, writer, first)
+
+
+def _starting_after(request: web.Request) -> int:
+    """Number of the last event that the client has seen; -1: none."""
+    given = request.query.get("starting_after", "")
+    if not given:
+        return -1
+    if not given.isdecimal() or len(given) > DIGITS_MAX:
+        raise ApiError(
+            "'starting_after' is the 'sequence_number' of the last event that came.",
+            param="starting_after",
+        )
+    return int(given)
+
+
+async def post_cancel(backend: Backend, request: web.Request) -> web.Response:
+    """End an answer in the background, and give what there is of it."""
+    answer = request.app[BACKGROUND].find(request)
+    if answer is not None:
+        await answer.end()
+    kept = await kept_answer(request)
+    if kept.ending is None:
+        raise ApiError(
+            "This response is not in the background of this server: end its own connection, or "
+            "wait for its end.",
+            param="id",
+        )
+    written = await _written_again(backend, kept, await _asked(kept))
     return web.json_response(written, dumps=json_text)
 
 
@@ -86,16 +158,19 @@ async def post_input_tokens(backend: Backend, request: web.Request) -> web.Respo
 async def _written_again(backend: Backend, kept: KeptAnswer, body: ResponsesBody) -> JsonObject:
     """The answer to `body`, as far as it is kept."""
     prompt = await chat_prompt(conversation_of(body), backend.card, backend.format)
-    repeated = _repeated(body, backend.card.sampling) | {
-        "store": True,
-        "created_at": int(kept.created_unix_s),
-    }
-    tools = offered_tools(body.tools or ())
-    writer = ResponseWriter(kept.answer_id, backend.card.shown_name, repeated, backend.texts, tools)
+    writer = _writer(backend, kept, body)
     await write_kept(prompt, kept, backend.card, writer)
     if kept.ending is not None and "completed_at" in writer.body:
         writer.body["completed_at"] = int(kept.ending.at_unix_s)
     return writer.body
+
+
+def _writer(backend: Backend, kept: KeptAnswer, body: ResponsesBody) -> ResponseWriter:
+    """Writer of a kept answer, from its beginning."""
+    created = {"store": True, "created_at": int(kept.created_unix_s)}
+    repeated = _repeated(body, backend.card.sampling) | created
+    tools = offered_tools(body.tools or ())
+    return ResponseWriter(kept.answer_id, backend.card.shown_name, repeated, backend.texts, tools)
 
 
 async def _whole_conversation(
@@ -151,6 +226,7 @@ def _repeated(body: ResponsesBody, usual: SamplingDefaults) -> JsonObject:
     text, reasoning = body.text, body.reasoning
     format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
     return {
+        "background": bool(body.background),
         "instructions": body.instructions or None,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},

@@ -32,6 +32,9 @@ from molink.api.schemas import (
 from molink.json_object import JsonObject
 from molink_scheduler.request import LOGPROBS_MAX
 
+LINGER_S_MAX = 86_400.0
+"""Seconds of a day: no answer takes longer."""
+
 
 def _as_items(value: Any) -> Any:
     if value is None or isinstance(value, str):
@@ -165,7 +168,6 @@ class ResponsesBody(SamplingBody):
 
     unsupported: ClassVar = {
         **OF_ALL_ENDPOINTS,
-        "background": (False,),
         "conversation": (),
         "prompt": (),
         "truncation": ("disabled", "auto"),
@@ -182,6 +184,13 @@ class ResponsesBody(SamplingBody):
     """An answer that is kept, with which this conversation begins."""
     store: bool | None = None
     """Whether the answer can be read again by its id; default: it can."""
+    background: bool | None = None
+    """Whether the answer goes on when its client has gone; it must be stored."""
+    linger_s: float | None = Field(default=None, ge=0, le=LINGER_S_MAX)
+    """Seconds for which an answer in the background goes on when nobody reads its stream; default:
+    to its end."""
+    continue_final_message: bool | None = None
+    """Whether the answer goes on with the last item's text, as in a chat completion."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     """Default: what is left of the model's length."""
     text: TextConfig | None = None

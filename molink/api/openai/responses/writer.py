@@ -152,10 +152,11 @@ class ResponseWriter(KeptWriter):
         self._end("failed")
         return self._take_events()
 
-    def stopped(self, status: str) -> None:
+    def stopped(self, status: str) -> list[Event]:
         """Write the answer as it is, though it has no end: it is `in_progress`, or `cancelled`."""
         self._close("in_progress" if status == "in_progress" else "incomplete")
-        self.body["status"] = status
+        self._end(status)
+        return self._take_events()
 
     # -- items ------------------------------------------------------------------------------------
 
