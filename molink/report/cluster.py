@@ -10,6 +10,7 @@ from functools import cached_property
 
 from molink.report.cell import CellReport
 from molink.report.nodes import NodeReport
+from molink.report.requests import EndedReport, GoodputReport
 
 COORDINATOR = "coordinator"
 """Name of the coordinator as the end of a link."""
@@ -71,6 +72,8 @@ class StageReport:
     """Bytes that each token of a request keeps, in all of its layers; 0: not told."""
     kv_request_bytes: int = 0
     """Bytes that a request keeps whatever its length: states, and KV of windows."""
+    silent_s: float = 0.0
+    """Seconds for which a neighbour and the coordinator have heard nothing of it; 0: they do."""
 
     @property
     def kv_share(self) -> float | None:
@@ -220,26 +223,6 @@ class PaceReport:
 
 
 @dataclass(frozen=True, slots=True)
-class GoodputReport:
-    """Requests with targets that have ended since the start, but for those of clients that went
-    away."""
-
-    requests: int
-    met: int
-    """Answers that came whole and within all targets."""
-    refused: int
-    """Requests that were refused before anything was computed."""
-    ttft_missed: int
-    """Whole answers that missed the target of the first token, by more than any other."""
-    tpot_missed: int
-    """The same of the mean time between tokens."""
-    tbt_missed: int
-    """The same of single gaps between tokens."""
-    failed: int
-    """Answers that were not whole: an error, or the deadline."""
-
-
-@dataclass(frozen=True, slots=True)
 class DrafterReport:
     """Figures of one drafter of a ring, since the ring was begun or mended."""
 
@@ -280,6 +263,8 @@ class RingReport:
     """Those who have guessed tokens."""
     pace: PaceReport | None = None
     """Left out until enough gaps between tokens have told."""
+    quiet_s: float | None = None
+    """Seconds since an answer under way got a token; left out while none has had one."""
 
     @property
     def round_s(self) -> float | None:
@@ -364,6 +349,12 @@ class ClusterReport:
     """Left out by `molink serve`, whose nodes lend nothing to each other."""
     goodput: GoodputReport | None = None
     """Left out until a request with targets has ended."""
+    unix_s: float = 0.0
+    """Time of the report, seconds since 1970."""
+    last_minute: EndedReport | None = None
+    """Left out until a request has ended."""
+    disk_free_bytes: int | None = None
+    """Room on the coordinator's disk; left out where nothing is kept."""
 
     @property
     def troubles(self) -> tuple[str, ...]:

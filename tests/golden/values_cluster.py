@@ -50,6 +50,7 @@ class StageDouble:
     pid: int | None = None
     node: Node | None = None
     epoch: int = 7
+    has_joined: bool = False
 
     @property
     def offer(self) -> Offer:

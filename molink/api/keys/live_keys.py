@@ -24,6 +24,10 @@ SECRET_CHARS_MAX = 200
 """Most characters of a secret that are hashed: longer than any key."""
 
 
+REFUSED_AGAIN_S = 60.0
+"""Seconds after which it is news again that a key is used that opens nothing any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class RateState:
     """How a key stands with its limit, after a request."""
@@ -51,6 +55,8 @@ class LiveKeys:
     """Whether there are keys; true until the file was read: nobody is let in without one."""
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
     _usage: dict[str, KeyUsage] = field(default_factory=dict)
+    _refused_at: dict[str, float] = field(default_factory=dict)
+    """When it was told last of each key that it is used and opens nothing, by its id."""
     _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))
     _writing: ErrorGuard = field(default_factory=lambda: ErrorGuard("Writing what keys have used"))
 
@@ -90,6 +96,15 @@ class LiveKeys:
         level = bucket.level(now_s)
         retry_s = 0.0 if allowed else (1 - level) / bucket.rate_per_s
         return RateState(allowed, limit, int(level), (limit - level) / bucket.rate_per_s, retry_s)
+
+    def is_news(self, key: ApiKey) -> bool:
+        """Whether it is to be told that a key is used which opens nothing any more: once a
+        minute."""
+        now, told_at = self.clock(), self._refused_at.get(key.key_id)
+        if told_at is not None and 0 <= now - told_at < REFUSED_AGAIN_S:
+            return False
+        self._refused_at[key.key_id] = now
+        return True
 
     async def settle(self, store: KeyStore) -> None:
         """Write down the usage since the last call; usage that cannot be written is kept."""

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from datetime import tzinfo
 
 from molink.dashboard.model.figures import clock, duration, per_s, seconds
-from molink.dashboard.model.findings import Finding, Severity, findings
-from molink.dashboard.model.history import History, percentile
+from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, fitted, line
+from molink.findings.finding import Finding, Severity
+from molink.findings.series import percentile
 
 PANEL_LINES = 4
 
@@ -64,7 +65,7 @@ def header(
 
 def finding_lines(history: History, width: int, most: int, glyphs: Glyphs) -> list[Line]:
     """The worst of what stands out, one line each; one line says that nothing does."""
-    found = findings(history)
+    found = history.findings
     if not found:
         return [line(TextSpan(" Nothing stands out.", "good"))]
     shown = [_finding(one, width, glyphs) for one in found[:most]]

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 
 from molink.dashboard.model.circling import Circling, circling
 from molink.dashboard.model.figures import data, mbps, percent, seconds
-from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stage
-from molink.dashboard.model.history import History, stage_key
+from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line, text_of
+from molink.findings.series import stage_key
+from molink.findings.stages import SlowStage, slow_stages, slowest_stage
 from molink.report.cluster import (
     COORDINATOR,
     CacheReport,

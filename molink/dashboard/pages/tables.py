@@ -9,11 +9,12 @@ from datetime import tzinfo
 from functools import lru_cache
 
 from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
-from molink.dashboard.model.findings import findings, slow_stages
-from molink.dashboard.model.history import History, percentile, stage_key
+from molink.dashboard.model.history import History
 from molink.dashboard.pages.lending import cell_pc, lending_text
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
+from molink.findings.series import percentile, stage_key
+from molink.findings.stages import slow_stages
 from molink.report.cluster import RingLink, RingReport
 from molink.report.nodes import NodeReport
 from molink.report.requests import RequestReport
@@ -330,7 +331,7 @@ def _compared(
 
 def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     """Rows of all that stands out."""
-    for one in findings(history):
+    for one in history.findings:
         node = history.state.nodes_by_name.get(one.subject)
         text = fitted(glyphs.text(one.sentence), width)
         yield Row(
