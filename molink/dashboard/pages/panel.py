@@ -14,6 +14,9 @@ PANEL_LINES = 4
 SPARK_WIDTH = 22
 """Width of a sparkline at 80 columns; wider terminals give it what they have."""
 
+WAITING = frozenset({"stage_lost", "stage_silent", "ring_stands"})
+"""Kinds of findings with which answers under way do not go on."""
+
 SEVERITIES: dict[Severity, Style] = {
     Severity.BAD: "bad",
     Severity.WARNING: "warning",
@@ -37,6 +40,8 @@ def header(
         serving = TextSpan(
             f"no answer for {duration(age)}" if age is not None else "no answer", "bad"
         )
+    elif any(one.kind in WAITING for one in history.findings):
+        serving = TextSpan("answers wait", "bad")
     elif state.intake_paused:
         serving = TextSpan("intake paused", "warning")
     else:

@@ -51,7 +51,7 @@ INFERENCE = {
 }
 
 WATCH = {("GET", f"/{name}") for name in ("cluster", "metrics", "plan")}
-WATCH |= {("GET", f"/cluster/{name}") for name in ("requests", "events")}
+WATCH |= {("GET", f"/cluster/{name}") for name in ("requests", "events", "findings")}
 
 ORDERS = {
     ("POST", "/cluster/nodes/{id}/{order}"),
