@@ -44,6 +44,7 @@ from molink.api.openapi.routes import DOCS_PATHS
 from molink.api.page.routes import PAGE_PATHS, RING_PATH
 from molink.client.api_client import LOOPBACK_NAMES, is_loopback
 from molink.errors import UserError
+from molink.serving.events import EventLedger
 
 OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
 """The pages hold nothing of this server; what they ask for is checked like any other request."""
@@ -51,7 +52,15 @@ OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
 INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 
 WATCH_PATHS = frozenset(
-    {"/cluster", "/cluster/requests", "/cluster/events", "/metrics", PLAN_PATH, CATALOGUE_PATH}
+    {
+        "/cluster",
+        "/cluster/requests",
+        "/cluster/events",
+        "/cluster/findings",
+        "/metrics",
+        PLAN_PATH,
+        CATALOGUE_PATH,
+    }
 )
 """Paths that can only be read; whatever acts on the cluster is an order."""
 
@@ -139,13 +148,14 @@ async def open_access(
         yield Access(keys, required, ours, cors=cors or CorsRules(), no_keys=no_keys)
 
 
-def access_checked(access: Access) -> Middleware:
-    """Middleware that lets in who may, counts the request for its key, and notes its caller."""
+def access_checked(access: Access, events: EventLedger) -> Middleware:
+    """Middleware that lets in who may, counts the request for its key, and notes its caller; the
+    use of a key that opens nothing any more becomes an event."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path not in OPEN_PATHS:
-            _admit(access, request)
+            _admit(access, request, events)
         return await handler(request)
 
     return check
@@ -160,11 +170,11 @@ async def add_rate_limit_headers(request: web.Request, response: web.StreamRespo
         response.headers["x-ratelimit-reset-requests"] = _duration(state.reset_s)
 
 
-def _admit(access: Access, request: web.Request) -> None:
+def _admit(access: Access, request: web.Request, events: EventLedger) -> None:
     """Raise ApiError: 401 without a key or with a wrong one, 403 where it opens nothing, 415 for
     another content type, 429 over its rate."""
     scope = _scope(request)
-    key = _key(access, request, scope)
+    key = _key(access, request, scope, events)
     if key is None:
         _check_keyless(access, request)
     elif key.scope not in (scope, "admin"):
@@ -211,7 +221,7 @@ def _scope(request: web.Request) -> Scope:
 # -- keys -----------------------------------------------------------------------------------------
 
 
-def _key(access: Access, request: web.Request, scope: Scope) -> ApiKey | None:
+def _key(access: Access, request: web.Request, scope: Scope, events: EventLedger) -> ApiKey | None:
     """The usable key that was sent; None: none was, and none is needed."""
     secret, proxy = _secret(request), _proxy(request)
     if not secret.startswith(KEY_PREFIX):
@@ -236,6 +246,9 @@ def _key(access: Access, request: web.Request, scope: Scope) -> ApiKey | None:
     assert access.keys is not None, "it has found the key"
     state = key.state(access.keys.clock())
     if state != "usable":
+        if access.keys.is_news(key):
+            still = f"the key '{key.name}' ({key.key_id}) is {state}, and somebody still uses it"
+            events.add("key_refused", still)
         raise _unauthorised(
             f"Your key is {state}: whoever runs the server makes a new one (molink key create)."
         )

@@ -43,7 +43,7 @@ from molink.api.errors import (
 from molink.api.headers.serving import cached_tokens, note_sequences
 from molink.api.keys.store import KeyUsage
 from molink.api.openapi.answers import Usage
-from molink.errors import ControlError
+from molink.errors import ControlError, MolinkError
 from molink.serving.answers.kept_answer import KeptAnswer
 from molink.serving.answers.live_state import LiveState
 from molink.serving.model_card import ModelCard
@@ -137,7 +137,14 @@ async def generate_all(
     """
     caller = caller_of(request)
     caller.usage.prompt_tokens += prompt_tokens
-    await service.until_taken()
+    try:
+        await service.until_taken()
+    except MolinkError as error:
+        for job in jobs:
+            if job.timeline is not None:
+                job.timeline.key_id = caller.key_id
+                service.request_log.refused(job.timeline, error)
+        raise
     best = caller.priority_best
     if best is not None and any(job.priority < best for job in jobs):
         raise ApiError(

@@ -42,6 +42,7 @@ from molink.api.page.routes import add_page_routes
 from molink.api.status import (
     get_cluster,
     get_events,
+    get_findings,
     get_health,
     get_model,
     get_models,
@@ -79,7 +80,7 @@ def create_app(
         request_identified,
         preflight_answered(access.cors),
         errors_in_shape,
-        access_checked(access),
+        access_checked(access, service.events),
     ]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys, shares_cache)
@@ -122,6 +123,7 @@ def _routes(service: GenerationService, chat_format: ChatFormat) -> list[web.Rou
         web.get("/cluster", partial(get_cluster, service)),
         web.get("/cluster/requests", partial(get_requests, service)),
         web.get("/cluster/events", partial(get_events, service)),
+        web.get("/cluster/findings", partial(get_findings, service)),
     ]
 
 

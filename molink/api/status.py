@@ -67,6 +67,11 @@ async def get_events(service: GenerationService, request: web.Request) -> web.Re
     return web.json_response(to_plain(service.events.report(int(after))), dumps=json_text)
 
 
+async def get_findings(service: GenerationService, request: web.Request) -> web.Response:
+    """All that stands out in the cluster now, the worst first."""
+    return web.json_response(to_plain(service.watch.report()), dumps=json_text)
+
+
 def cluster_body(report: ClusterReport) -> JsonObject:
     """The body of GET /cluster: the first ring's figures stand at the top, too, as those of the
     only ring did once."""

@@ -5,6 +5,7 @@ the planner, in the ends of links and in what runs beside.
 """
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -116,7 +117,10 @@ def run_cluster(
         own += [lending.rings.trouble] if lending is not None else []
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
         told, lent = service_report(service, nodes, own), cell.report() if cell else None
-        return replace(told, audits=auditor.report(), relay=relay(), cell=lent)
+        room = free_bytes(live.path.parent)
+        return replace(
+            told, audits=auditor.report(), relay=relay(), cell=lent, disk_free_bytes=room
+        )
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
     cell = CellOrders(lending, service.events) if lending is not None else None
@@ -129,13 +133,21 @@ def run_cluster(
     keeper = RingKeeper.of(live, ring_settings, unfinished)
     ways = assigner, new_endpoint, readiness, tasks, blame, keeper, lending or NoLenders()
     manager = ClusterManager(settings, hub.book, planner, service, *ways)
-    news = ClusterNews(service.cluster, service.events)
+    news = ClusterNews(service.cluster, service.events, service.watch)
     kept = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
     kept += [lending.run()] if lending is not None else []
     for work in (*map(service.go_on, unfinished), *kept):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
     return Cluster(service, manager.rings, admin, news, live, given_by, cell)
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Room on the disk of a folder; None: it cannot be had now."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
 
 
 def given_by_pc(registry: Registry, ledger: Ledger, pc: str) -> ContributionReport:

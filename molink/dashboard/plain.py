@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 
 from molink.dashboard.model.figures import clock, per_s, seconds
-from molink.dashboard.model.findings import Severity, findings
-from molink.dashboard.model.history import History, percentile
+from molink.dashboard.model.history import History
+from molink.findings.finding import Severity
+from molink.findings.series import percentile
 
 STATUS_S = 10.0
 """Seconds between two lines that say how the cluster is."""
@@ -22,8 +23,8 @@ class PlainNews:
 
     zone: tzinfo | None = None
     _status_at_s: float | None = None
-    _standing: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Sentences of what stands out, by kind and subject: the figures in them change."""
+    _standing: dict[str, str] = field(default_factory=dict)
+    """Sentences of what stands out, by their ids: the figures in them change."""
     _event: tuple[float, int] = (0.0, 0)
     """Time and number of the last that was told."""
 
@@ -42,9 +43,7 @@ class PlainNews:
 
     def _changes(self, history: History) -> Iterator[str]:
         now = {
-            (one.kind, one.subject): one.sentence
-            for one in findings(history)
-            if one.severity is not Severity.NOTE
+            one.id: one.sentence for one in history.findings if one.severity is not Severity.NOTE
         }
         before, self._standing = self._standing, now
         yield from (f"! {now[key]}" for key in now.keys() - before.keys())
@@ -54,10 +53,11 @@ class PlainNews:
 def _status(history: History) -> str:
     state = history.state
     rate = history.tokens_per_s()
-    serving = state.unready_reason or f"serving {state.model} on {len(state.rings)} ring(s)"
+    rings = f"{len(state.rings)} ring{'s' * (len(state.rings) != 1)}"
+    serving = state.unready_reason or f"serving {state.model} on {rings}"
     return (
         f"{serving}; {state.running} running, {state.waiting} waiting; "
-        f"{per_s(rate[-1] if rate else None)} tokens; "
+        f"{per_s(rate[-1] if rate else None).removesuffix('/s')} tokens/s; "
         f"TTFT p50 {seconds(percentile(history.ttfts_s(), 0.5))}, "
         f"TPOT p50 {seconds(percentile(history.tpots_s(), 0.5))}"
     )

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink.client.api_client import ApiClient, RefusedError
-from molink.dashboard.model.observation import EVENTS_MAX, Observation
+from molink.dashboard.model.observation import Observation
 from molink.errors import UserError
+from molink.findings.series import EVENTS_MAX
 from molink.printable import printable_line
 from molink.report.plain import Json, number, objects, text
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from molink.dashboard.model.history import HISTORY_S, History
+from molink.dashboard.model.history import History
 from molink.dashboard.model.observation import Observation
 from molink.errors import UserError
+from molink.findings.series import HISTORY_S
 from molink.printable import printable_line
 
 FIRST_LINE = "molink_recording"

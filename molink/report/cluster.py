@@ -11,6 +11,7 @@ from functools import cached_property
 from molink.report.cell import CellReport, StageLenderReport
 from molink.report.hand_over import PairReport
 from molink.report.nodes import NodeReport
+from molink.report.requests import EndedReport, GoodputReport
 
 COORDINATOR = "coordinator"
 """Name of the coordinator as the end of a link."""
@@ -78,6 +79,8 @@ class StageReport:
     """Left out where it has never had a lender."""
     pair: PairReport | None = None
     """Its end of a hand-over of KV; None: it has none."""
+    silent_s: float = 0.0
+    """Seconds for which a neighbour and the coordinator have heard nothing of it; 0: they do."""
 
     @property
     def kv_share(self) -> float | None:
@@ -227,26 +230,6 @@ class PaceReport:
 
 
 @dataclass(frozen=True, slots=True)
-class GoodputReport:
-    """Requests with targets that have ended since the start, but for those of clients that went
-    away."""
-
-    requests: int
-    met: int
-    """Answers that came whole and within all targets."""
-    refused: int
-    """Requests that were refused before anything was computed."""
-    ttft_missed: int
-    """Whole answers that missed the target of the first token, by more than any other."""
-    tpot_missed: int
-    """The same of the mean time between tokens."""
-    tbt_missed: int
-    """The same of single gaps between tokens."""
-    failed: int
-    """Answers that were not whole: an error, or the deadline."""
-
-
-@dataclass(frozen=True, slots=True)
 class DrafterReport:
     """Figures of one drafter of a ring, since the ring was begun or mended."""
 
@@ -287,6 +270,8 @@ class RingReport:
     """Those who have guessed tokens."""
     pace: PaceReport | None = None
     """Left out until enough gaps between tokens have told."""
+    quiet_s: float | None = None
+    """Seconds since an answer under way got a token; left out while none has had one."""
 
     @property
     def round_s(self) -> float | None:
@@ -371,6 +356,12 @@ class ClusterReport:
     """Left out by `molink serve`, whose nodes lend nothing to each other."""
     goodput: GoodputReport | None = None
     """Left out until a request with targets has ended."""
+    unix_s: float = 0.0
+    """Time of the report, seconds since 1970."""
+    last_minute: EndedReport | None = None
+    """Left out until a request has ended."""
+    disk_free_bytes: int | None = None
+    """Room on the coordinator's disk; left out where nothing is kept."""
 
     @property
     def troubles(self) -> tuple[str, ...]:

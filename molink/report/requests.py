@@ -149,3 +149,34 @@ class RequestsReport:
     """Timelines of requests: those that are live, then the last that have ended."""
 
     requests: tuple[RequestReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputReport:
+    """Requests with targets that have ended since the start, but for those of clients that went
+    away."""
+
+    requests: int
+    met: int
+    """Answers that came whole and within all targets."""
+    refused: int
+    """Requests that were refused before anything was computed."""
+    ttft_missed: int
+    """Whole answers that missed the target of the first token, by more than any other."""
+    tpot_missed: int
+    """The same of the mean time between tokens."""
+    tbt_missed: int
+    """The same of single gaps between tokens."""
+    failed: int
+    """Answers that were not whole: an error, or the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedReport:
+    """Requests that ended within the last minute."""
+
+    ended: int
+    """All of them, however they ended."""
+    refused: int
+    """Those that were refused because too many waited, or a target would be missed."""
+    failed: int

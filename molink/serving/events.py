@@ -39,6 +39,7 @@ EventKind = Literal[
     "audit_failed",
     "node_quarantined",
     "order",
+    "key_refused",
     "trouble",
 ]
 

@@ -7,7 +7,7 @@ away. An answer that came to an error, or to its deadline, was not whole.
 
 from dataclasses import dataclass, field
 
-from molink.report.cluster import GoodputReport
+from molink.report.requests import GoodputReport
 from molink.serving.timeline import OVERLOADED, RequestTimeline
 
 MET, REFUSED, FAILED = "met", "refused", "failed"

@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from molink.errors import ErrorGuard, OverloadedError
+from molink.errors import ErrorGuard, MolinkError, OverloadedError
 from molink.report.requests import RequestsReport
+from molink.serving.endings import Endings
 from molink.serving.goodput import Goodput
 from molink.serving.timeline import OVERLOADED, RequestTimeline
 
@@ -31,11 +32,13 @@ class RequestLog:
     _ended: deque[RequestTimeline] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
     goodput: Goodput = field(default_factory=Goodput)
     """Outcomes of all that had targets."""
+    endings: Endings = field(default_factory=Endings)
+    """Endings of the last minute."""
     _watchers: list[Watcher] = field(init=False)
     _guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Telling of a request's end"))
 
     def __post_init__(self) -> None:
-        self._watchers = [self.goodput.ended]
+        self._watchers = [self.goodput.ended, self.endings.ended]
 
     @property
     def live(self) -> list[RequestTimeline]:
@@ -72,6 +75,11 @@ class RequestLog:
             for watcher in self._watchers:
                 with self._guard:
                     watcher(timeline)
+
+    def refused(self, timeline: RequestTimeline, error: MolinkError) -> None:
+        """Note a request as ended that was refused before anybody followed it."""
+        with suppress(type(error)), self.following(timeline):
+            raise error
 
     def report(self) -> RequestsReport:
         """Report on all requests: live ones first, then ended ones, the newest first."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from molink.findings.watch import Watch
 from molink.report.cluster import ClusterReport
 from molink.serving.answer_log import AnswerLog
 from molink.serving.events import EventLedger
@@ -119,6 +120,10 @@ class GenerationService(Generator, Protocol):
     @property
     def events(self) -> EventLedger:
         """Events of the cluster."""
+
+    @property
+    def watch(self) -> Watch:
+        """Watch over what stands out in the cluster."""
 
     def cluster(self) -> ClusterReport:
         """Report on rings and nodes, as they are now."""

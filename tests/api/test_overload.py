@@ -47,6 +47,10 @@ async def test_each_api_says_so_in_its_own_words(service, serve, http, path, bod
         error = (await response.json())["error"]
     assert (error["message"], error["type"]) == (SENTENCE, kind)
     assert not service.requests, "nothing was asked of the ring"
+    ended = service.request_log.ended
+    assert {(one.finish_reason, one.error) for one in ended} == {("overloaded", SENTENCE)}
+    minute = service.request_log.endings.report(service.request_log.clock())
+    assert minute.refused == minute.ended == len(ended) == body.get("n", 1)
 
 
 @pytest.mark.parametrize(

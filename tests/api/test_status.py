@@ -99,6 +99,28 @@ async def events_at(http, url):
         return await response.json()
 
 
+async def test_findings_are_told_with_since_when_and_what_to_do(service, serve, http):
+    url = await serve(service)
+    assert (await events_at(http, f"{url}/cluster/findings"))["findings"] == []
+    report = replace(service.cluster(), intake_paused=True, unix_s=1000.0)
+    for at in (50.0, 53.0):
+        service.watch.note(at, replace(report, unix_s=950 + at))
+    (found,) = (await events_at(http, f"{url}/cluster/findings"))["findings"]
+    assert found == {
+        "id": "intake_paused",
+        "kind": "intake_paused",
+        "severity": "warning",
+        "since_unix_s": 1000.0,
+        "subject": "",
+        "sentence": "The intake is paused: new requests are refused.",
+        "remedy": "Open it when you want: key p of the dashboard.",
+    }
+    async with http.get(f"{url}/metrics") as response:
+        text = await response.text()
+    assert 'molink_finding{finding="intake_paused",severity="warning"} 1.0' in text
+    assert 'molink_finding{finding="refusals",severity="bad"} 0.0' in text
+
+
 @pytest.mark.parametrize("after", ["-1", "two", "1" * 16, "²"])
 async def test_events_after_no_number_are_refused(after, service, serve, http):
     url = await serve(service)

@@ -1,6 +1,7 @@
 import pytest
 
-from molink.dashboard.model.findings import Severity, findings, slow_stages
+from molink.findings.finding import Severity
+from molink.findings.stages import slow_stages
 from tests.dashboard.scenes import (
     cluster,
     history_of,
@@ -14,15 +15,15 @@ from tests.dashboard.scenes import (
 
 
 def sentences(history):
-    return [one.sentence for one in findings(history)]
+    return [one.sentence for one in history.findings]
 
 
 def test_nothing_stands_out_of_a_steady_ring():
-    assert findings(history_of(*steady())) == []
+    assert history_of(*steady()).findings == []
 
 
 def test_a_pc_slowed_to_a_third_comes_first():
-    first, *_ = findings(history_of(*steady(), *slowed()))
+    first, *_ = history_of(*steady(), *slowed()).findings
     assert (first.severity, first.subject) == (Severity.BAD, "ben")
     assert "ben is 3.0 times as slow as it was" in first.sentence
 
@@ -40,14 +41,15 @@ def test_a_ring_that_slows_down_together_has_more_to_do_and_is_not_slow():
 def test_without_any_measure_the_slowest_sets_the_pace():
     nodes = [node(name, 8 * at, profile=None) for at, name in enumerate(("anna", "ben", "carl"))]
     stages = [stage("anna", 0), stage("ben", 8, 0.036), stage("carl", 16)]
-    (found,) = findings(history_of(look(0, cluster(stages=stages, nodes=nodes))))
+    body = cluster(stages=stages, nodes=nodes)
+    (found,) = history_of(*(look(at, body) for at in range(6))).findings
     assert found.severity is Severity.NOTE
     assert found.sentence == "ben sets the pace of ring 1: its steps take longest."
 
 
 def test_a_stage_that_has_hardly_computed_is_not_judged():
     stages = [stage("anna", 0), stage("ben", 8, 0.9, steps=3), stage("carl", 16)]
-    assert findings(history_of(look(0, cluster(stages=stages)))) == []
+    assert history_of(look(0, cluster(stages=stages))).findings == []
 
 
 def test_a_loss_is_told_with_its_time_and_reason():
@@ -83,7 +85,7 @@ def test_what_is_wrong_with_the_service(more, says):
 
 def test_no_answer_is_the_worst():
     history = history_of(*steady(), look(21, trouble="cannot reach http://x"))
-    assert sentences(history)[0] == "cannot reach http://x"
+    assert sentences(history)[0] == "cannot reach http://x. Last seen 1 s ago."
 
 
 def test_whoever_is_outdated_is_told_with_what_to_update():

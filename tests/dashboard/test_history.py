@@ -1,6 +1,7 @@
 import pytest
 
-from molink.dashboard.model.history import GAP_S, HISTORY_S, History, percentile
+from molink.dashboard.model.history import History
+from molink.findings.series import GAP_S, HISTORY_S, percentile
 from tests.dashboard.scenes import (
     cluster,
     event,

@@ -43,13 +43,13 @@ def test_the_ring_from_head_to_tail():
     assert texts("ring", history_of(*steady())) == [
         "ring 1  3 micro-batches, round 60 ms  2 running, 1 waiting  wire lossless",
         "  coordinator ▼  40.0 Mbps   30 ms  ░░░░░░   0 %",
-        "╭    anna          0-8     ████░░░░░░  40 % step   12 ms KV  12 %",
+        "╭    anna          0-7     ████░░░░░░  40 % step   12 ms KV  12 %",
         "│    ▼  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
         "│                                         prefill     0 B",
-        "│    ben           8-16    ████░░░░░░  40 % step   12 ms KV  12 %",
+        "│    ben           8-15    ████░░░░░░  40 % step   12 ms KV  12 %",
         "│    ▼  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
         "│                                         prefill     0 B",
-        "╰    carl          16-24   ████░░░░░░  40 % step   12 ms KV  12 %",
+        "╰    carl          16-23   ████░░░░░░  40 % step   12 ms KV  12 %",
         "     ▲  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
     ]
 
@@ -190,12 +190,103 @@ def test_requests_tell_progress_of_the_prompt_and_their_end():
     assert "moved 1x" in third
 
 
+ABOUT = ["about", "as", "planned"]
+
+
+def test_what_is_quicker_than_planned_is_said_in_words():
+    stages = [stage("anna", 0, 0.012 / 27), stage("ben", 8, 0.01), stage("carl", 16, 0.015)]
+    rows = texts("forecast", history_of(look(0, cluster(stages=stages))))
+    assert rows[-3].endswith("27 times quicker") and rows[-2].endswith("about as planned")
+    assert rows[-1].endswith("1.2 times slower")
+
+
+def test_a_ring_of_one_pc_has_no_links_to_itself():
+    links = [link("coordinator", "anna"), link("anna", "anna"), link("anna", "coordinator")]
+    history = history_of(look(0, cluster(stages=[stage("anna", 0)], links=links)))
+    assert [row.split()[:2] for row in texts("links", history)] == [
+        ["coordinator", "anna"],
+        ["anna", "coordinator"],
+    ]
+    assert len(texts("ring", history)) == 3
+
+
+def test_a_large_screen_shows_requests_and_events_below_the_rings():
+    requests, events = [timeline(1), timeline(2)], [event(one) for one in range(1, 60)]
+    history = history_of(look(0, requests=requests, events=events))
+    for width, height in ((120, 34), (200, 54)):
+        rows = texts("ring", history, size=(width, height))
+        assert len(rows) == height
+        assert sum("anna has joined" in row for row in rows) == height - 10 - 4 - 2
+        assert sum(row.startswith("0000") for row in rows) == 2
+    assert len(texts("ring", history, size=(80, 13))) == 10
+
+
+def test_rows_are_sorted_by_figures_of_any_unit_and_what_is_unknown_comes_last():
+    nodes = [
+        node("anna", 0, profile={"upload_mbps": 900.0}),
+        node("ben", 8, profile={"upload_mbps": 1200.0}),
+        node("carl", 16, profile={"upload_mbps": 9.5}),
+        node("dora", profile=None),
+    ]
+    history = history_of(look(0, cluster(nodes=nodes)))
+    order = [row.split()[0] for row in texts("nodes", history, sort_by=(5, False))]
+    assert order == ["ben", "anna", "carl", "dora"]
+    order = [row.split()[0] for row in texts("nodes", history, sort_by=(5, True))]
+    assert order == ["carl", "anna", "ben", "dora"]
+
+
+def test_keys_and_what_nodes_have_given():
+    requests = [
+        timeline(1, key_id="k1"),
+        timeline(2, key_id="k1", state="ended", finish_reason="overloaded"),
+        timeline(3, key_id="k2", state="queued"),
+    ]
+    nodes = [
+        node("anna", 0, version="1.0", contribution={"token_layers": 300, "uptime_s": 60}),
+        node("ben", 8, version="0.9", contribution={"token_layers": 900, "uptime_s": 3600}),
+    ]
+    history = history_of(look(0, cluster(nodes=nodes), requests=requests))
+    assert [row.split() for row in texts("keys", history)] == [
+        ["k1", "1", "0", "2", "200", "20", "0.50", "s", "1", "refused"],
+        ["k2", "0", "1", "1", "100", "10", "0.50", "s"],
+    ]
+    assert [row.split()[:6] for row in texts("given", history)] == [
+        ["ben", "1h00m", "900", "75", "%", "0"],
+        ["anna", "1m00s", "300", "25", "%", "0"],
+    ]
+
+
+def test_ten_thousand_events_are_shown_up_to_the_last_two_thousand():
+    events = [event(one, text=f"number {one}") for one in range(1, 10_001)]
+    rows = texts("events", history_of(look(0, events=events)))
+    assert len(rows) == 2000 and rows[0].endswith("number 10000")
+    assert (
+        len(texts("events", history_of(look(0, events=events)), filter_text="number 99.9$")) == 10
+    )
+
+
+def test_a_row_is_shown_whole_and_what_happened_to_its_node():
+    history = history_of(look(0, events=[event(1, "node_lost", "ben", "ben is gone"), event(2)]))
+    rows = page_rows(Page("nodes", "whole", "b" * 16), history, SIZE, UNICODE)
+    whole = [text_of(row.line) for row in rows]
+    assert "name: ben" in whole and "  upload_mbps: 40.0" in whole and "layers: 8, 16" in whole
+    (log,) = page_rows(Page("nodes", "log", "b" * 16), history, SIZE, UNICODE, zone=UTC)
+    assert text_of(log.line).split() == ["08:00:01", "node_lost", "ben", "is", "gone"]
+
+
+def test_while_answers_wait_the_header_does_not_say_that_it_serves():
+    body = cluster()
+    body["rings"][0]["quiet_s"] = 9.0
+    shown = header(history_of(look(0, body)), "http://x", 80, UNICODE, UTC)
+    assert "answers wait" in text_of(shown)
+
+
 def test_the_forecast_stands_beside_what_is_measured():
     rows = texts("forecast", history_of(*steady(), *slowed()))
-    assert rows[0].split() == ["1", "time", "per", "token,", "p50", "50", "ms", "50", "ms", "1.0x"]
+    assert rows[0].split() == ["1", "time", "per", "token,", "p50", "50", "ms", "50", "ms", *ABOUT]
     assert "40.0/s     20.0/s" in rows[2]
     (ben,) = [row for row in rows if "step of ben" in row]
-    assert ben.endswith("12 ms      36 ms     3.0x")
+    assert ben.endswith("12 ms      36 ms   3.0 times slower")
 
 
 def test_events_come_newest_first():
@@ -222,7 +313,7 @@ def test_a_filter_keeps_what_has_it_and_says_when_nothing_has():
         ("links", "anna>ben", "40.0 Mbps, 0 % used"),
         ("events", "1", "anna has joined"),
         ("requests", f"{1:024x} 0", "95 of at most 128 tokens, 50 ms a token"),
-        ("requests", f"{1:024x} 0", "ring 1  anna 0-8, ben 8-16, carl 16-24"),
+        ("requests", f"{1:024x} 0", "ring 1  anna 0-7, ben 8-15, carl 16-23"),
     ],
 )
 def test_details(view, key, says):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from molink.dashboard.model.findings import findings
 from molink.dashboard.model.history import History
 from molink.dashboard.recording import DashboardRecording
 from tools.experiments.dashboard.pictures import PICTURES, draw
@@ -68,7 +67,7 @@ def named_after(recording, opened_at_s, ended_at_s):
     for index, at_s in enumerate(recording.times_s):
         if opened_at_s <= at_s <= ended_at_s:
             history.take(recording.observation(index))
-            for one in findings(history):
+            for one in history.findings:
                 if one.kind in NAMING:
                     named.setdefault(one.subject, at_s - opened_at_s)
     return named

@@ -12,7 +12,9 @@ from molink.api.metrics.route import Metrics
 from tests.api.metrics.examples import answered, observed_service, scraped
 from tests.deploy.test_grafana import TARGETS
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "metrics.md"
+RULES = ROOT / "deploy" / "prometheus"
 KEY_FILE = "/etc/prometheus/molink.key"
 
 pytestmark = pytest.mark.skipif(
@@ -54,11 +56,11 @@ def test_the_configuration_of_the_page_is_one(tmp_path):
     assert promtool("check", "config", config).returncode == 0
 
 
-def test_the_alerts_of_the_page_are_rules(tmp_path):
-    rules = tmp_path / "rules.yml"
-    rules.write_text(block_of_page("groups:"))
-    checked = promtool("check", "rules", rules)
-    assert checked.returncode == 0 and "3 rules found" in checked.stdout
+def test_the_alerts_are_rules_and_ring_when_they_should():
+    checked = promtool("check", "rules", RULES / "molink.rules.yml")
+    assert checked.returncode == 0 and "8 rules found" in checked.stdout
+    tried = promtool("test", "rules", RULES / "molink.tests.yml")
+    assert tried.returncode == 0, tried.stdout + tried.stderr
 
 
 def test_every_query_of_the_dashboard_is_one(tmp_path):

@@ -80,6 +80,18 @@ async def kinds_of_events(tools, server, ring: int) -> list[str]:
     return [one["kind"] for one in events if one["ring"] == ring]
 
 
+async def finding_on(tools, server, node: str) -> dict | None:
+    """What stands out about a node."""
+    found = (await tools.get(server.url, "/cluster/findings"))["findings"]
+    return next((one for one in found if one["subject"] == node), None)
+
+
+async def is_in_metrics(tools, server, found: dict) -> bool:
+    async with aiohttp.ClientSession() as http, http.get(f"{server.url}/metrics") as response:
+        labels = f'finding="{found["kind"]}",severity="{found["severity"]}"'
+        return f"molink_finding{{{labels}}} 1.0" in await response.text()
+
+
 def asking(tools, server, tokens: int) -> asyncio.Task:
     body = {"prompt_token_ids": [5], "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     return asyncio.create_task(tools.post(server.url, "/generate", body))
@@ -182,6 +194,9 @@ async def test_a_standby_takes_the_place_of_a_stage_that_dies(tools, tiny_llama)
         before = await until_tokens(tools, server, 150)
         processes = {one.pid for one in server.children()}
         psutil.Process(before["stages"][1]["pid"]).kill()
+        found = await tools.eventually(partial(finding_on, tools, server, "stage 1"), within_s=5.0)
+        assert found["kind"] in ("stage_lost", "resumed") and "stage 1" in found["sentence"]
+        assert await is_in_metrics(tools, server, found)
         status, answer = await asked
         [expected] = tools.greedy_reference(tiny_llama, [[5]], 300)
         assert (status, answer["token_ids"]) == (200, expected)

@@ -29,6 +29,7 @@ from molink.coordinator.ring.ring import Ring
 from molink.report.cluster import ClusterReport
 from molink.report.nodes import NodeReport
 from molink.report.plain import to_plain
+from molink.serving.events import EventLedger
 from molink.serving.model_card import ModelCard
 from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import StageLoaded
@@ -50,6 +51,7 @@ class StageDouble:
     pid: int | None = None
     node: Node | None = None
     epoch: int = 7
+    has_joined: bool = False
 
     @property
     def offer(self) -> Offer:
@@ -81,6 +83,11 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
     shared = replace(TERMS.ring, prefix_cache=True)
     terms = replace(TERMS, ring=shared, upload_mbps=20.0, emulated=emulated)
     return Ring(stages, terms, TERMS.coordinator)  # type: ignore[arg-type]
+
+
+def still_events() -> EventLedger:
+    """Events of a coordinator whose clock stands still."""
+    return EventLedger(clock=lambda: 1_700_000_000.0)
 
 
 async def ring_service(ring: Ring, links: LinksDouble) -> dict[str, Any]:
@@ -143,7 +150,9 @@ async def cluster_of_agents() -> ClusterReport:
         tokens_per_s=30.0,
         bottleneck="memory",
     )
-    service = ClusterService(CARD, lambda service: service_report(service, some_nodes()))
+    service = ClusterService(
+        CARD, lambda service: service_report(service, some_nodes()), events=still_events()
+    )
     service.rings = [
         ServingRing(1, client, 30.0, PlannedRing((), forecast).promised),
         ServingRing(2, client, 10.0),
@@ -152,7 +161,7 @@ async def cluster_of_agents() -> ClusterReport:
 
 
 async def cluster_without_rings() -> ClusterReport:
-    return ClusterService(CARD, service_report).cluster()
+    return ClusterService(CARD, service_report, events=still_events()).cluster()
 
 
 async def nothing_reported() -> dict[str, Any]:

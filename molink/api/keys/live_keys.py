@@ -25,6 +25,10 @@ SECRET_CHARS_MAX = 200
 """Most characters of a secret that are hashed: longer than any key."""
 
 
+REFUSED_AGAIN_S = 60.0
+"""Seconds after which it is news again that a key is used that opens nothing any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class RateState:
     """How a key stands with its limit, after a request."""
@@ -55,6 +59,8 @@ class LiveKeys:
     _day: str = ""
     _written_today: dict[str, int] = field(default_factory=dict)
     """Tokens of this day that are written down, by the id of the key."""
+    _refused_at: dict[str, float] = field(default_factory=dict)
+    """When it was told last of each key that it is used and opens nothing, by its id."""
     _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))
     _writing: ErrorGuard = field(default_factory=lambda: ErrorGuard("Writing what keys have used"))
 
@@ -106,6 +112,15 @@ class LiveKeys:
             unwritten.prompt_tokens + unwritten.answer_tokens
         )
         return max(0, key.tokens_per_day - used)
+
+    def is_news(self, key: ApiKey) -> bool:
+        """Whether it is to be told that a key is used which opens nothing any more: once a
+        minute."""
+        now, told_at = self.clock(), self._refused_at.get(key.key_id)
+        if told_at is not None and 0 <= now - told_at < REFUSED_AGAIN_S:
+            return False
+        self._refused_at[key.key_id] = now
+        return True
 
     async def settle(self, store: KeyStore) -> None:
         """Write down the usage since the last call; usage that cannot be written is kept."""

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from molink.control.messages.payloads import NodeState
+from molink.findings.finding import KINDS, Finding
 from molink.printable import printable_line
 from molink.report.cluster import (
     CacheReport,
@@ -146,6 +147,8 @@ class ClusterCollector(Collector):
     report: ClusterReport | None = None
     """The latest one; None: there is none yet."""
     labels: NodeLabels = field(default_factory=NodeLabels)
+    findings: Sequence[Finding] = ()
+    """What stands out in it."""
 
     def collect(self) -> Iterator[Metric]:
         """All families of the report."""
@@ -166,6 +169,7 @@ class ClusterCollector(Collector):
         yield from _families(LINK_FIGURES, ("source", "target"), links)
         yield from _families(NODE_FIGURES, ("node",), given)
         yield from _whole(report)
+        yield _found(self.findings)
 
     def _ends(self, link: RingLink) -> tuple[str, str]:
         return self.labels.label(link.source), self.labels.label(link.target)
@@ -179,6 +183,8 @@ def _whole(report: ClusterReport) -> Iterator[Metric]:
     info = GaugeMetricFamily("molink_build_info", "1, with which MoLink it is.", labels=names)
     info.add_metric([build.version, str(build.protocol)], 1)
     yield info
+    if (room := report.disk_free_bytes) is not None:
+        yield GaugeMetricFamily("molink_disk_free_bytes", "Room on the coordinator's disk.", room)
     yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(report.rings))
     present = report.counts()
     states = {str(state): present.get(str(state), 0) for state in NodeState}
@@ -187,6 +193,17 @@ def _whole(report: ClusterReport) -> Iterator[Metric]:
     yield labelled(GaugeMetricFamily, "molink_requests", "Requests by state.", "state", counts)
     yield from _drafted(report.rings)
     yield from _cached([ring.prefix_cache for ring in report.rings if ring.prefix_cache])
+
+
+def _found(findings: Sequence[Finding]) -> Metric:
+    """How many findings of each kind and severity stand; 0 as well, so that alerts end."""
+    names = ("finding", "severity")
+    family = GaugeMetricFamily("molink_finding", "Findings that stand.", labels=names)
+    for name, kind in KINDS.items():
+        for severity in kind.severities:
+            count = sum(one.kind == name and one.severity is severity for one in findings)
+            family.add_metric((name, severity.word), count)
+    return family
 
 
 def _drafted(rings: Sequence[RingReport]) -> Iterator[Metric]:

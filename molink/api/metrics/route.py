@@ -30,6 +30,7 @@ class Metrics:
     def look(self) -> None:
         """Take the cluster's state as it is now; on the event loop."""
         self._cluster.report = self.service.cluster()
+        self._cluster.findings = self.service.watch.findings
         self._requests.look()
 
 

@@ -17,6 +17,7 @@ from molink.api.vllm.tokenize import DetokenizeBody, TokenizeBody
 from molink.report.cell import CellReport
 from molink.report.cluster import ClusterReport
 from molink.report.events import EventsReport
+from molink.report.findings import FindingsReport
 from molink.report.orders import CachesCleared, IntakeChanged, InviteMade, NodeOrdered
 from molink.report.requests import RequestsReport
 
@@ -231,6 +232,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         EventsReport,
         errors=(*OF_GETS, 400),
         query={"after": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}},
+    ),
+    ("GET", "/cluster/findings"): Operation(
+        CLUSTER, "What stands out now, and what to do", FindingsReport
     ),
     ("GET", "/metrics"): Operation(CLUSTER, "Figures for Prometheus", content_type="text/plain"),
     ("POST", "/cluster/nodes/{id}/{order}"): Operation(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from molink.errors import ErrorGuard
+from molink.findings.watch import Watch
 from molink.report.cluster import ClusterReport
 from molink.report.nodes import NodeReport
 from molink.serving.events import EventKind, EventLedger
@@ -42,6 +43,8 @@ class ClusterNews:
     report: Callable[[], ClusterReport]
     """Maker of the report on the cluster as it is now."""
     events: EventLedger
+    watch: Watch = field(default_factory=Watch)
+    """Watch that is told of each look."""
     clock: Callable[[], float] = time.monotonic
     now: str = ""
     """How it is, in one sentence, as of the latest look."""
@@ -52,6 +55,8 @@ class ClusterNews:
     """Since when requests are refused that were answered before."""
     _ready: bool = False
     _troubles: tuple[str, ...] = ()
+    _watched: int = 0
+    """Number of the last event of which the watch was told."""
 
     async def run(self) -> None:
         """Look once a second, until cancelled."""
@@ -71,6 +76,8 @@ class ClusterNews:
             self._tell_node(node_id, node)
         self._tell_troubles(report)
         self._tell_rings(report)
+        self.watch.note(self.events.clock(), report, events=self.events.after(self._watched))
+        self._watched = self.events.last_seq
         self.now = cluster_now(report)
 
     def _removed(self, node_id: str) -> None:
@@ -105,7 +112,8 @@ class ClusterNews:
             self.events.add("ready", f"requests are answered{again}: {_rings(report)}")
         elif was_ready and not self._ready:
             self._refused_since, why = self.clock(), report.unready_reason
-            self.events.add("unready", f"requests are refused until there is another ring: {why}")
+            until = "" if report.intake_paused else " until there is another ring"
+            self.events.add("unready", f"requests are refused{until}: {why}")
 
 
 def cluster_now(report: ClusterReport) -> str:

@@ -4,6 +4,7 @@ Figures are those of the last health reports, at most a second old; of requests 
 A figure that nobody has measured is None here, and nowhere else.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.ring import COORDINATOR, Ring
+from molink.coordinator.ring.stage_watch import silences_s
 from molink.report import cluster
 from molink.report.cell import StageLenderReport
 from molink.report.cluster import (
@@ -80,6 +82,7 @@ def service_report(
 ) -> ClusterReport:
     """Report of all rings and these nodes; of the sentences on trouble, empty ones are none, and
     those on drafters that rings serve without, and on targets that no ring can keep, are added."""
+    log = service.request_log
     ends = (ring.client.ring.stages[end].loaded for ring in service.rings for end in (0, -1))
     targets = service.intake.trouble(service.rings)
     undrafted = dict.fromkeys(one.drafter_trouble or "" for one in ends if one is not None)
@@ -90,7 +93,9 @@ def service_report(
         intake_paused=service.intake_paused,
         nodes=tuple(nodes),
         build=build_report(),
-        goodput=service.request_log.goodput.report,
+        goodput=log.goodput.report,
+        unix_s=service.events.clock(),
+        last_minute=log.endings.report(log.clock()),
         trouble=tuple(one for one in (*trouble, *undrafted, targets) if one),
     )
 
@@ -106,7 +111,7 @@ def ring_report(
     return RingReport(
         model=client.card.name,
         epoch=ring.epoch,
-        stages=tuple(_stage(stage) for stage in ring.stages),
+        stages=_stages(ring),
         links=tuple(_link(ring, hop) for hop in _hops(ring, client.links.report)),
         requests=cluster.RequestCounts(live - waiting, waiting, without_room),
         wire=cluster.RingCodec(codec.codec, codec.reason, codec.check_passed),
@@ -116,7 +121,16 @@ def ring_report(
         forecast=forecast,
         drafters=tuple(_drafter(one) for one in (head or NO_HEALTH).drafters if one.rounds),
         pace=pace_report(client),
+        quiet_s=_quiet_s(client),
     )
+
+
+def _quiet_s(client: RingClient) -> float | None:
+    """Seconds since an answer of a ring got its latest token; None: none has had one, or the ring
+    has lost a stage."""
+    moved_at = client.served().moved_at
+    waits = moved_at > 0.0 and not client.is_paused
+    return round(max(0.0, time.monotonic() - moved_at), 1) if waits else None
 
 
 def pace_report(client: RingClient) -> cluster.PaceReport | None:
@@ -139,6 +153,15 @@ def _drafter(of_head: DrafterHealth) -> cluster.DrafterReport:
         of_head.drafts / rounds,
         1 + of_head.right / rounds,
     )
+
+
+def _stages(ring: Ring) -> tuple[cluster.StageReport, ...]:
+    """Reports of a ring's stages, with how long each of them has been silent."""
+    are_watched = all(stage.has_joined for stage in ring.stages)
+    seen = [stage.seen for stage in ring.stages] if are_watched else []
+    silent_s = silences_s(seen, time.monotonic()) or [0.0] * len(ring.stages)
+    both = zip(ring.stages, silent_s, strict=True)
+    return tuple(replace(_stage(stage), silent_s=round(one_s, 1)) for stage, one_s in both)
 
 
 def _stage(stage: AgentStage) -> cluster.StageReport:

@@ -67,6 +67,8 @@ class Served:
     """Tokens of all sequences together of which the ring holds KV."""
     interrupted: int = 0
     """Sequences that have had a token, and none since they lost a stage or their ring."""
+    moved_at: float = 0.0
+    """When the latest token of those that decode came; 0: none does."""
 
     @classmethod
     def of(cls, live: Collection["LiveSequence"], tokens: int, round_s: float) -> "Served":
@@ -78,6 +80,7 @@ class Served:
             round_s,
             sum(one.held_tokens for one in live),
             sum(one.is_interrupted for one in live),
+            max((one.moved_at for one in live if one.has_token and not one.is_held), default=0.0),
         )
 
 

@@ -121,7 +121,7 @@ class RingSupervisor:
 
     def drain(self) -> None:
         """Take no more requests, let those that run end, then end."""
-        if self.state in (RingState.LOADING, RingState.SERVING, RingState.RESUMING):
+        if self.state not in (RingState.DRAINING, RingState.ENDED):
             self.state = RingState.DRAINING
             self._drain.set()
 
@@ -259,12 +259,11 @@ class RingSupervisor:
     def _note_losses(self, ring: Ring, begun: Ring, reason: str) -> None:
         """What another node replaces has failed; what its own node loads again may be forgiven."""
         staying = {stage.node.node_id for stage in begun.stages}
-        for stage in ring.stages:
-            if stage.is_lost:
-                what = f"has lost {stage.name}, and goes on: {reason}"
-                self._note("stage_lost", what, node=stage.name)
-            if stage.failure is not None and stage.node.node_id in staying:
-                self.mended(stage.failure)
+        for one in ring.stages:
+            if one.is_lost:
+                self._note("stage_lost", f"has lost {one.name}, and goes on: {reason}", one.name)
+            if one.failure is not None and one.node.node_id in staying:
+                self.mended(one.failure)
         for stage in begun.stages:
             if has_grown(stage) and stage.loaded is None:
                 first, end = stage.layers
@@ -299,8 +298,8 @@ class RingSupervisor:
             await asyncio.sleep(SILENCE_PERIOD_S)
             found = silences_s([stage.seen for stage in ring.stages], now := self.clock())
             silent = {place: silent_s for place, silent_s in enumerate(found) if silent_s}
-            for place in silent.keys() - known:
-                self._note("stage_silent", f"waits for {ring.stages[place].name}: {SILENT}")
+            for one in (ring.stages[place] for place in silent.keys() - known):
+                self._note("stage_silent", f"waits for {one.name}: {SILENT}", one.name)
             for place, silent_s in silent.items():
                 stage = ring.stages[place]
                 if self.recovery.is_lost(ring, place, silent_s):

@@ -11,9 +11,6 @@ from molink.errors import UserError
 from molink.printable import printable_line
 from molink.report.plain import Json
 
-EVENTS_MAX = 2000
-"""Events that the dashboard keeps: an evening's, read by a person."""
-
 
 @dataclass(frozen=True, slots=True)
 class Observation:

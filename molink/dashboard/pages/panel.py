@@ -4,14 +4,18 @@ from collections.abc import Callable, Sequence
 from datetime import tzinfo
 
 from molink.dashboard.model.figures import clock, duration, per_s, seconds
-from molink.dashboard.model.findings import Finding, Severity, findings
-from molink.dashboard.model.history import History, percentile
+from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, fitted, line
+from molink.findings.finding import Finding, Severity
+from molink.findings.series import percentile
 
 PANEL_LINES = 4
 
 SPARK_WIDTH = 22
 """Width of a sparkline at 80 columns; wider terminals give it what they have."""
+
+WAITING = frozenset({"stage_lost", "stage_silent", "ring_stands"})
+"""Kinds of findings with which answers under way do not go on."""
 
 SEVERITIES: dict[Severity, Style] = {
     Severity.BAD: "bad",
@@ -36,6 +40,8 @@ def header(
         serving = TextSpan(
             f"no answer for {duration(age)}" if age is not None else "no answer", "bad"
         )
+    elif any(one.kind in WAITING for one in history.findings):
+        serving = TextSpan("answers wait", "bad")
     elif state.intake_paused:
         serving = TextSpan("intake paused", "warning")
     else:
@@ -64,7 +70,7 @@ def header(
 
 def finding_lines(history: History, width: int, most: int, glyphs: Glyphs) -> list[Line]:
     """The worst of what stands out, one line each; one line says that nothing does."""
-    found = findings(history)
+    found = history.findings
     if not found:
         return [line(TextSpan(" Nothing stands out.", "good"))]
     shown = [_finding(one, width, glyphs) for one in found[:most]]

@@ -18,6 +18,7 @@ from datetime import tzinfo
 from itertools import pairwise
 
 from molink.dashboard.model.figures import day_and_clock, seconds
+from molink.dashboard.pages.columns import shown_layers
 from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, field_line, line
 from molink.report.requests import AttemptReport, PieceReport, RequestReport
 
@@ -141,9 +142,7 @@ def _recoveries(request: RequestReport, whole_s: float) -> list[Stretch]:
 
 
 def _attempt(attempt: AttemptReport) -> Iterator[Line]:
-    held = ", ".join(
-        f"{stage.node} {stage.layers[0]}-{stage.layers[1]}" for stage in attempt.stages
-    )
+    held = ", ".join(f"{stage.node} {shown_layers(stage.layers)}" for stage in attempt.stages)
     yield line(TextSpan(f"ring {attempt.number}", "bold"), f"  {held}")
     steps = (
         ("submitted", attempt.submitted_s),

@@ -17,9 +17,11 @@ from collections.abc import Iterator, Sequence
 
 from molink.dashboard.model.circling import Circling, circling
 from molink.dashboard.model.figures import data, mbps, percent, seconds
-from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stage
-from molink.dashboard.model.history import History, stage_key
+from molink.dashboard.model.history import History
+from molink.dashboard.pages.columns import shown_layers
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line, text_of
+from molink.findings.series import stage_key
+from molink.findings.stages import SlowStage, slow_stages, slowest_stage
 from molink.report.cluster import (
     COORDINATOR,
     CacheReport,
@@ -150,7 +152,8 @@ class _StageRows:
         self._here = circles.stages[index] if circles is not None else 0
         self._on_link = circles.links[index] if circles is not None else 0
         following = ring.stages[(index + 1) % len(ring.stages)].node
-        self._link = ring.link(self._stage.node, following)
+        is_alone = following == self._stage.node
+        self._link = None if is_alone else ring.link(self._stage.node, following)
 
     def rows(self, detail: int) -> list[Row]:
         """Rows of the stage and its link, with so much detail."""
@@ -169,7 +172,7 @@ class _StageRows:
     def _stage_line(self, micro_batches: int) -> Line:
         stage, glyphs = self._stage, self._glyphs
         name_width = 13 + min(14, max(0, self._width - 80) // 3)
-        layers = f"{stage.layers[0]}-{stage.layers[1]}"
+        layers = shown_layers(stage.layers)
         style = self._style()
         kv_style: Style = "warning" if (stage.kv_share or 0.0) >= BUSY_BAD else ""
         return line(

@@ -1,19 +1,21 @@
-"""The views beside the first one: nodes, requests, links, events, forecast, alerts.
+"""The views of a cluster's parts: nodes, requests, links, events, forecast, alerts.
 
 Each is a header and rows, wide enough for 80 columns; the last column takes what is left.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import tzinfo
 from functools import lru_cache
 
 from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
-from molink.dashboard.model.findings import findings, slow_stages
-from molink.dashboard.model.history import History, percentile, stage_key
+from molink.dashboard.model.history import History
+from molink.dashboard.pages.columns import Column, shown_layers, table_line
 from molink.dashboard.pages.lending import cell_pc, lending_text
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
+from molink.dashboard.pages.people import PEOPLE_COLUMNS
+from molink.findings.series import percentile, stage_key
+from molink.findings.stages import slow_stages
 from molink.report.cluster import RingLink, RingReport
 from molink.report.nodes import NodeReport
 from molink.report.requests import RequestReport
@@ -40,15 +42,8 @@ FAR_OFF = 1.5
 """A figure so many times worse than its forecast is marked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Column of a table, and how wide it is; 0: what is left."""
-
-    title: str
-    width: int
-    right: bool = False
-    from_columns: int = 0
-    """Least width of a terminal that shows the column."""
+ABOUT = 1.2
+"""Factor within which a figure is as it was forecast."""
 
 
 NODES = (
@@ -89,10 +84,10 @@ FORECAST = (
     Column("figure", 25),
     Column("forecast", 10, right=True),
     Column("measured", 10, right=True),
-    Column("", 8, right=True),
-    Column("", 0),
+    Column("", 1),
+    Column("so it is", 0),
 )
-ALERTS = (Column("what stands out, the worst first", 0),)
+ALERTS = (Column("since", 6, right=True), Column("what stands out, the worst first", 0))
 
 COLUMNS = {
     "nodes": NODES,
@@ -101,26 +96,14 @@ COLUMNS = {
     "events": EVENTS,
     "forecast": FORECAST,
     "alerts": ALERTS,
+    **PEOPLE_COLUMNS,
 }
 
 
 def header_of(view: str, width: int) -> Line:
     """The titles of a view's columns."""
     columns = COLUMNS[view]
-    return _line(columns, [TextSpan(one.title, "dim") for one in columns], width)
-
-
-def _line(columns: Sequence[Column], cells: Sequence[TextSpan | str], width: int) -> Line:
-    shown = [one for one in zip(columns, cells, strict=True) if width >= one[0].from_columns]
-    taken = sum(column.width for column, _ in shown) + len(shown) - 1
-    spans: list[TextSpan] = []
-    for column, cell in shown:
-        span = TextSpan(cell) if isinstance(cell, str) else cell
-        room = column.width or max(8, width - taken)
-        if spans:
-            spans.append(TextSpan(" "))
-        spans.append(TextSpan(fitted(span.text, room, right=column.right), span.style))
-    return tuple(spans)
+    return table_line(columns, [TextSpan(one.title, "dim") for one in columns], width)
 
 
 def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
@@ -141,7 +124,7 @@ def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
         lent = lending_text(cell_pc(history, node))
         beside = ", ".join(filter(None, (covered.get(node.name, ""), lent)))
         cells = _node_cells(node, busy, step_s, node.name in slow, beside, glyphs)
-        yield Row(_line(NODES, cells, width), node.id, f"{node.name} {node.state} {node.id}")
+        yield Row(table_line(NODES, cells, width), node.id, f"{node.name} {node.state} {node.id}")
 
 
 def _node_cells(
@@ -153,7 +136,7 @@ def _node_cells(
     glyphs: Glyphs,
 ) -> list[TextSpan | str]:
     style: Style = "bad" if is_slow else ""
-    layers = f"{node.layers[0]}-{node.layers[1]}" if node.layers else "-"
+    layers = shown_layers(node.layers) if node.layers else "-"
     note, note_style = _node_note(node, is_slow, beside, glyphs)
     return [
         TextSpan(glyphs.text(node.name), style or "bold"),
@@ -199,7 +182,7 @@ def _request_row(request: RequestReport, width: int, glyphs: Glyphs) -> Row:
     """A request that has ended stays the same object, and so does its row."""
     cells = _request_cells(request, glyphs)
     found_by = f"{request.id} {request.state} {request.key_id} {request.finish_reason}"
-    return Row(_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
+    return Row(table_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
 
 
 def _request_cells(request: RequestReport, glyphs: Glyphs) -> list[TextSpan | str]:
@@ -228,9 +211,11 @@ def link_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     """Rows of the links, ring by ring in the order in which a request meets them."""
     for ring in history.state.rings:
         for link in ring.links:
+            if link.source == link.target:
+                continue  # A ring of one PC hands over within it.
             cells = _link_cells(history, link, glyphs)
             key = f"{link.source}>{link.target}"
-            yield Row(_line(LINKS, cells, width), key, f"{link.source} {link.target}")
+            yield Row(table_line(LINKS, cells, width), key, f"{link.source} {link.target}")
 
 
 def _link_cells(history: History, link: RingLink, glyphs: Glyphs) -> list[TextSpan | str]:
@@ -262,7 +247,7 @@ def event_rows(
             glyphs.text(event.node),
             glyphs.text(event.text),
         ]
-        yield Row(_line(EVENTS, cells, width), str(event.seq))
+        yield Row(table_line(EVENTS, cells, width), str(event.seq))
 
 
 def forecast_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
@@ -301,7 +286,7 @@ def _ring_forecast(history: History, ring: RingReport, width: int) -> Iterator[R
         "",
         f"{ring.requests.running} of {forecast.users} users",
     ]
-    yield Row(_line(FORECAST, cells, width))
+    yield Row(table_line(FORECAST, cells, width))
     if forecast.bottleneck:
         what = f"  The plan expects as its bottleneck: {forecast.bottleneck}"
         yield Row(line(TextSpan(fitted(what, width), "dim")))
@@ -322,17 +307,28 @@ def _compared(
         name,
         seconds(planned_s),
         TextSpan(seconds(seen_s), style),
-        TextSpan("-" if times is None else f"{times:.1f}x", style),
         "",
+        TextSpan(_in_words(times), style),
     ]
-    return Row(_line(FORECAST, cells, width), key)
+    return Row(table_line(FORECAST, cells, width), key)
+
+
+def _in_words(times: float | None) -> str:
+    """How many times as long something takes as it was forecast to."""
+    if times is None:
+        return "-"
+    if times <= 0.0 or 1 / ABOUT <= times <= ABOUT:
+        return "about as planned"
+    factor, word = (times, "slower") if times > 1 else (1 / times, "quicker")
+    return f"{factor:.0f} times {word}" if factor >= 9.95 else f"{factor:.1f} times {word}"
 
 
 def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """Rows of all that stands out."""
-    for one in findings(history):
+    """Rows of all that stands out, and since when."""
+    for standing in history.standing:
+        one = standing.finding
         node = history.state.nodes_by_name.get(one.subject)
-        text = fitted(glyphs.text(one.sentence), width)
-        yield Row(
-            line(TextSpan(text, SEVERITIES[one.severity])), node.id if node else "", one.sentence
-        )
+        style = SEVERITIES[one.severity]
+        since = duration(history.at_s - standing.since_s)
+        cells = [TextSpan(since, "dim"), TextSpan(glyphs.text(one.sentence), style)]
+        yield Row(table_line(ALERTS, cells, width), node.id if node else one.id, one.sentence)

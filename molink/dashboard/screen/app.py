@@ -16,22 +16,28 @@ from datetime import tzinfo
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.containers import Horizontal
+from textual.suggester import SuggestFromList
 from textual.widgets import Input
 
 from molink.dashboard.actions import Actions
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan
 from molink.dashboard.pages.panel import PANEL_LINES, finding_lines, header, panel_lines
-from molink.dashboard.screen.content import Page, page_rows, titles_of
-from molink.dashboard.screen.keys import KEYS, VIEWS, foot_line, view_named
+from molink.dashboard.screen.content import (
+    Page,
+    filter_line,
+    is_too_small,
+    page_rows,
+    titles_of,
+    too_small_lines,
+)
+from molink.dashboard.screen.keys import KEYS, VIEWS, foot_line, one_named
 from molink.dashboard.screen.orders import Order, intake_order, invite_order, node_order
 from molink.dashboard.screen.rows_view import LinesView, RowsView
 from molink.dashboard.sources import ReplaySource, Source
 from molink.errors import UserError
 from molink.printable import printable_line
-
-WIDTH_MIN, HEIGHT_MIN = 80, 24
-"""Least size of the terminal; below it rows would lose what makes them worth reading."""
 
 ALERTS_MAX = 3
 """Lines for what stands out; the view `alerts` has all."""
@@ -42,7 +48,6 @@ SAID_MAX = 4
 PROMPT_MAX = 200
 """Characters that are taken of what is typed."""
 
-
 ORDER_S_MAX = 30.0
 """Seconds for an order: the registry waits 5 s for its file at most."""
 
@@ -51,14 +56,16 @@ class DashboardApp(App[None]):
     """Dashboard of one source; without `actions` nothing can be changed."""
 
     CSS = """
-    Screen { background: ansi_default; color: ansi_default; layout: vertical; }
+    Screen { background: ansi_default; color: ansi_default; layout: vertical;
+        overflow: hidden; }
     LinesView { height: 1; width: 100%; background: ansi_default; }
     RowsView { height: 1fr; width: 100%; background: ansi_default; scrollbar-size: 0 0; }
     Input, Input:focus { height: 1; width: 100%; border: none; padding: 0;
         background: ansi_default; color: ansi_default; background-tint: ansi_default 0%; }
-    #prompt, #small { display: none; }
-    #small { height: 100%; }
-    Screen.small LinesView, Screen.small RowsView, Screen.small Input { display: none; }
+    #asking, #small { display: none; }
+    #asking { height: 1; }
+    #mark { width: 3; }
+    Screen.small LinesView, Screen.small RowsView, Screen.small #asking { display: none; }
     Screen.small #small { display: block; }
     """
     ENABLE_COMMAND_PALETTE = False
@@ -79,6 +86,7 @@ class DashboardApp(App[None]):
         self._source, self._glyphs, self._actions, self._zone = source, glyphs, actions, zone
         self._pages = [Page(VIEWS[0])]
         self._filter = ""
+        self._sort: tuple[int, bool] | None = None
         self._order: Order | None = None
         self._asked = ""
         """Purpose of the prompt: place, filter, time, order; empty: it is closed."""
@@ -94,7 +102,9 @@ class DashboardApp(App[None]):
         yield RowsView(id="rows")
         yield LinesView(id="panel")
         yield LinesView(id="said")
-        yield Input(id="prompt", max_length=PROMPT_MAX, select_on_focus=False)
+        with Horizontal(id="asking"):
+            yield LinesView(id="mark")
+            yield Input(id="prompt", max_length=PROMPT_MAX, select_on_focus=False)
         yield LinesView(id="foot")
 
     def on_mount(self) -> None:
@@ -134,21 +144,19 @@ class DashboardApp(App[None]):
     def draw(self) -> None:
         """Draw everything that has changed."""
         width, height = self.size
-        is_small = width < WIDTH_MIN or height < HEIGHT_MIN
+        is_small = is_too_small(width, height)
         self.screen.set_class(is_small, "small")
         if is_small:
-            self.query_one("#small", LinesView).show(_too_small(width, height))
+            self.query_one("#small", LinesView).show(too_small_lines(width, height))
             return
         history, page, glyphs = self.history, self._page, self._glyphs
         notes = [self._source.note, "read-only" if self._is_read_only else ""]
         note = ", ".join(one for one in notes if one)
         self._show("#header", header(history, self._source.url, width, glyphs, self._zone, note))
         self._show("#alerts", *finding_lines(history, width, ALERTS_MAX, glyphs))
-        titles = titles_of(page, width)
-        self._show("#titles", *([titles] if titles else []))
+        self._show("#titles", *filter(None, [titles_of(page, width)]))
         has_panel = page == Page(VIEWS[0])
         self._show("#panel", *(panel_lines(history, width, glyphs) if has_panel else []))
-        self._show("#said", *self._said)
         self._draw_rows(has_panel=has_panel)
         self._draw_foot()
         self.call_after_refresh(self._draw_foot)  # How many rows are visible is known only then.
@@ -169,10 +177,14 @@ class DashboardApp(App[None]):
             self._glyphs,
             zone=self._zone,
             filter_text=self._filter,
+            sort_by=self._sort,
             is_replay=self._replay is not None,
             read_only=self._is_read_only,
         )
         self._rows.show(rows, has_cursor=self._page.has_cursor)
+        kept = self._filter if self._page.kind == "view" else ""
+        of = len(page_rows(self._page, self.history, (width, height), self._glyphs)) if kept else 0
+        self._show("#said", *self._said, *filter_line(kept, self._page.view, rows, of))
 
     def _show(self, part: str, *lines: Line) -> None:
         view = self.query_one(part, LinesView)
@@ -191,7 +203,10 @@ class DashboardApp(App[None]):
         self._open(Page(name), on_top=False)
 
     def action_next_view(self, step: int) -> None:
-        """Show the next view, or the one before."""
+        """Show the next view, or the one before; while something is typed, complete it."""
+        if self._asked:
+            self.query_one("#prompt", Input).action_cursor_right()
+            return
         self.action_view(VIEWS[(VIEWS.index(self._page.view) + step) % len(VIEWS)])
 
     def action_help(self) -> None:
@@ -212,11 +227,33 @@ class DashboardApp(App[None]):
             view = page.view if page.view in ("requests", "links", "events") else "nodes"
             self._open(Page(view, "details", chosen.key))
 
+    def action_over(self, kind: str) -> None:
+        """Show the chosen row whole, or what happened to its node."""
+        key = "" if self._page.kind == "view" else self._page.key
+        if not key and self._rows.chosen is not None:
+            key = self._rows.chosen.key
+        if key:
+            self._open(Page(self._page.view, kind, key))
+
+    def action_sort(self) -> None:
+        """Sort by the next column; after the last one, as the view has them."""
+        titles = titles_of(self._page, self.size.width)[::2]
+        column = 0 if self._sort is None else self._sort[0] + 1
+        self._sort = (column, False) if column < len(titles) else None
+        named = titles[column].text.strip() if self._sort is not None else ""
+        self._say(f"Sorted by {named}; S: the other way round." if named else "As it comes.")
+
+    def action_turn(self) -> None:
+        """Sort the other way round."""
+        if self._sort is not None:
+            self._sort = self._sort[0], not self._sort[1]
+            self.draw()
+
     def _open(self, page: Page, *, on_top: bool = True) -> None:
         under = [one for one in self._pages if one.kind == "view"] if on_top else []
         self._pages = [*under[-1:], page]
         if not on_top:
-            self._filter = ""
+            self._filter, self._sort = "", None
         self._said = []
         self._rows.go_to_top()
         self.draw()
@@ -225,27 +262,30 @@ class DashboardApp(App[None]):
 
     def action_ask_place(self) -> None:
         """Ask where to go."""
-        self._ask("place", "a view, or a node's name")
+        self._ask("place", "a view, or a node's name", ":")
 
     def action_ask_filter(self) -> None:
         """Ask for a filter."""
         if self._page.kind == "view":
-            self._ask("filter", "filter; Enter keeps it, Esc clears it")
+            self._ask("filter", "a word or a pattern; Enter keeps it, Esc clears it", "/")
 
     def action_ask_time(self) -> None:
         """Ask for a time of the recording."""
         if self._replay is not None:
             self._ask("time", "14:05:30, +30 or -30")
 
-    def _ask(self, asked: str, hint: str) -> None:
-        prompt = self.query_one("#prompt", Input)
+    def _ask(self, asked: str, hint: str, mark: str = ">") -> None:
+        prompt, nodes = self.query_one("#prompt", Input), self.history.state.nodes
+        names = [*VIEWS, *(one.name for one in nodes)] if asked == "place" else []
+        prompt.suggester = SuggestFromList(names, case_sensitive=False)
         self._asked, prompt.value, prompt.placeholder = asked, "", hint
-        prompt.display = True
+        self.query_one("#mark", LinesView).show([(TextSpan(f" {mark}", "accent"),)])
+        self.query_one("#asking").display = True
         prompt.focus()
 
     def _close_prompt(self) -> None:
         self._asked, self._order = "", None
-        self.query_one("#prompt", Input).display = False
+        self.query_one("#asking").display = False
         self._rows.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -283,12 +323,11 @@ class DashboardApp(App[None]):
         if text in ("q", "quit"):
             self.exit()
             return
-        view = view_named(text)
-        node = self.history.state.nodes_by_name.get(text)
-        if view is not None:
+        nodes = self.history.state.nodes_by_name
+        if text not in nodes and (view := one_named(text, VIEWS)) is not None:
             self.action_view(view)
-        elif node is not None:
-            self._open(Page("nodes", "details", node.id))
+        elif (name := one_named(text, nodes)) is not None:
+            self._open(Page("nodes", "details", nodes[name].id))
         elif text:
             views = ", ".join(VIEWS)
             self._say(f"There is no view and no node {text!r:.40}: {views}.", "warning")
@@ -359,9 +398,3 @@ class DashboardApp(App[None]):
         """Go so many looks on, or back."""
         if self._replay is not None:
             self._replay.step(looks)
-
-
-def _too_small(width: int, height: int) -> list[Line]:
-    """Lines for a terminal that is too small, short enough to fit in it."""
-    lines = (f"{width} x {height} is too small:", "enlarge it", f"to {WIDTH_MIN} x {HEIGHT_MIN}.")
-    return [(TextSpan(one),) for one in lines]

@@ -1,14 +1,20 @@
 """Keys of the dashboard: what each does, and in which views."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from molink.dashboard.pages.lines import Line, Row, Style, TextSpan, line, text_of
 
-VIEWS = ("ring", "nodes", "requests", "links", "events", "forecast", "alerts")
+VIEWS = (
+    *("ring", "nodes", "requests", "links", "events", "forecast", "alerts"),
+    *("keys", "given"),
+)
 """Views in the order of their number keys."""
 
-WITH_NODES = frozenset({"ring", "nodes", "forecast", "alerts"})
+NAMED_MAX, ALL_NAMED_FROM = 7, 90
+"""Views that the last line names on any terminal, and columns from which it names all of them."""
+
+WITH_NODES = frozenset({"ring", "nodes", "forecast", "alerts", "given"})
 """Views whose rows are about nodes."""
 
 
@@ -33,8 +39,12 @@ KEYS = (
     ),
     KeyHelp("tab", "Tab", "next_view(1)", "the next view"),
     KeyHelp("shift+tab", "Shift-Tab", "next_view(-1)", "the view before"),
-    KeyHelp("colon", ":", "ask_place", "go anywhere: a view, a node's name; :q ends"),
-    KeyHelp("slash", "/", "ask_filter", "filter the rows in place"),
+    KeyHelp("colon", ":", "ask_place", "go anywhere: a view, a node (Tab completes); :q ends"),
+    KeyHelp("slash", "/", "ask_filter", "filter the rows in place, by a regular expression"),
+    KeyHelp("s", "s", "sort", "sort by the next column; after the last one as it was"),
+    KeyHelp("S", "S", "turn", "sort the other way round"),
+    KeyHelp("y", "y", "over('whole')", "the chosen row whole, field by field"),
+    KeyHelp("l", "l", "over('log')", "what happened to the chosen node", "node"),
     KeyHelp("question_mark", "?", "help", "these keys"),
     KeyHelp("escape", "Esc", "close", "back; clears the filter"),
     KeyHelp("d", "d", "order('drain')", "drain the node", "node", changes=True),
@@ -73,9 +83,11 @@ def keys_of(view: str, *, is_replay: bool, read_only: bool) -> Iterator[KeyHelp]
 def help_rows(view: str, *, is_replay: bool, read_only: bool) -> list[Row]:
     """The keys of a view, one a line."""
     rows = [Row(line(TextSpan(f"Keys in the view {view}", "title"))), Row(line(""))]
-    moves = [(shown, does) for shown, does in MOVES]
+    moves = [*MOVES, (f"1 to {len(VIEWS)}", "the views, as the last line names them")]
     moves += [
-        (key.shown, key.does) for key in keys_of(view, is_replay=is_replay, read_only=read_only)
+        (key.shown, key.does)
+        for key in keys_of(view, is_replay=is_replay, read_only=read_only)
+        if not key.shown.isdigit()
     ]
     rows += [Row(line(TextSpan(f"{shown:<28}", "accent"), does)) for shown, does in moves]
     if read_only and not is_replay:
@@ -88,14 +100,17 @@ def foot_line(view: str, width: int, place: str, *, is_replay: bool) -> Line:
     spans: list[TextSpan] = []
     for number, name in enumerate(VIEWS, 1):
         style: Style = "bold" if name == view else "dim"
-        spans.append(TextSpan(f"{'>' if name == view else ''}{number} {name} ", style))
+        is_named = name == view or number <= NAMED_MAX or width >= ALL_NAMED_FROM
+        shown = f"{number} {name} " if is_named else f"{number} "
+        spans.append(TextSpan(f"{'>' if name == view else ''}{shown}", style))
     keys = " Space [ ] t ?" if is_replay else " ? keys"
     spans.append(TextSpan(keys if is_replay or not place else " ?", "accent"))
     room = width - len(text_of(tuple(spans))) - 2
     return (*spans, TextSpan(f"  {place}", "dim")) if len(place) <= room else tuple(spans)
 
 
-def view_named(text: str) -> str | None:
-    """The view that a word begins; None: none, or several."""
-    found = [name for name in VIEWS if name.startswith(text.lower())] if text else []
-    return text if text in VIEWS else found[0] if len(found) == 1 else None
+def one_named(text: str, names: Iterable[str]) -> str | None:
+    """The name that a text is, or the only one that it begins; None: none, or several."""
+    known = list(names)
+    found = [name for name in known if name.lower().startswith(text.lower())] if text else []
+    return text if text in known else found[0] if len(found) == 1 else None

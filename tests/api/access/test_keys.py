@@ -13,7 +13,14 @@ from tests.api.access.keyed_server import MODEL, PROMPT, ask, bearer, post
 
 OPEN = ["/health", "/", "/page/main.js"]
 INFERENCE = ["/v1/models", f"/v1/models/{MODEL}", "/ring"]
-WATCH = ["/cluster", "/cluster/requests", "/cluster/events", "/plan", "/catalogue"]
+WATCH = [
+    "/cluster",
+    "/cluster/requests",
+    "/cluster/events",
+    "/cluster/findings",
+    "/plan",
+    "/catalogue",
+]
 NOWHERE = ["/weights/manifest", "/nothing"]
 
 
@@ -151,6 +158,17 @@ async def test_a_key_is_refused_from_its_revocation_on(server, http):
     status, error, _ = await post(http, server, key)
     assert status == 401 and "revoked" in error["message"]
     assert "molink key create" in error["message"]
+
+
+async def test_that_a_revoked_key_is_used_becomes_an_event_once_a_minute(service, server, http):
+    key = server.key(name="anna")
+    server.store.revoke("anna", server.unix_s)
+    for later_s, told in ((0, 1), (59, 1), (1, 2)):
+        server.unix_s += later_s
+        assert (await post(http, server, key))[0] == 401
+        found = [one for one in service.events.after(0) if one.kind == "key_refused"]
+        assert len(found) == told
+    assert "the key 'anna'" in found[0].text and "is revoked" in found[0].text
 
 
 async def test_a_key_expires(server, http):

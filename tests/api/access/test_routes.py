@@ -52,7 +52,7 @@ INFERENCE = {
 }
 
 WATCH = {("GET", f"/{name}") for name in ("catalogue", "cluster", "metrics", "plan")}
-WATCH |= {("GET", f"/cluster/{name}") for name in ("requests", "events")}
+WATCH |= {("GET", f"/cluster/{name}") for name in ("requests", "events", "findings")}
 
 ORDERS = {
     ("POST", "/cluster/nodes/{id}/{order}"),

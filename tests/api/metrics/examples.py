@@ -8,6 +8,7 @@ from prometheus_client import generate_latest
 
 from molink.api.metrics.route import Metrics
 from molink.errors import RingError
+from molink.findings.watch import Watch
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
@@ -94,6 +95,7 @@ class ObservedService:
     report: ClusterReport | dict[str, Any]
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
+    watch: Watch = field(default_factory=Watch)
 
     def cluster(self) -> ClusterReport:
         is_made = isinstance(self.report, ClusterReport)

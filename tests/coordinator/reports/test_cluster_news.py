@@ -29,7 +29,7 @@ class Looks:
     def __init__(self):
         self.reports, self.time_s = [], 0.0
         self.events = EventLedger()
-        self.news = ClusterNews(lambda: self.reports[-1], self.events, lambda: self.time_s)
+        self.news = ClusterNews(lambda: self.reports[-1], self.events, clock=lambda: self.time_s)
 
     def at(self, report):
         """What is new with this report: kinds and sentences."""

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import click
 
-from molink.dashboard.model.findings import findings
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import UNICODE
 from molink.dashboard.recording import DashboardRecording, DashboardReplay
@@ -72,7 +71,7 @@ def _later(moment: Moment, looks: int) -> Moment:
 
 
 def _has(kind: str) -> Callable[[History], bool]:
-    return lambda history: any(one.kind == kind for one in findings(history))
+    return lambda history: any(one.kind == kind for one in history.findings)
 
 
 def _serves(history: History) -> bool:
@@ -86,7 +85,7 @@ def _moved(history: History) -> bool:
 
 STEADY = _later(_first(_serves), int(2 * STEADY_S))
 SLOW = _later(_first(_has("slow"), STEADY), 8)
-LOST = _later(_first(_has("lost"), SLOW), 4)
+LOST = _later(_first(_has("node_lost"), SLOW), 4)
 RECOVERED = _later(_first(_serves, LOST), 12)
 MOVED = _first(_moved, LOST)
 SLOWED = _later(_first(_has("slow")), 30)

@@ -9,7 +9,7 @@ OUT/slow_pc.jsonl.gz it is then told how long an operator waits for the PC's nam
 before, and one who opens the dashboard at any second of the slow part and has seen nothing of what
 was usual.
 
-What stands out (`molink.dashboard.model.findings`) was tuned on the recording of `node_loss`, which
+What stands out (`molink.findings`) was tuned on the recording of `node_loss`, which
 has other PCs, another place in the ring and another way of being slow.
 """
 
@@ -21,7 +21,6 @@ from pathlib import Path
 
 import click
 
-from molink.dashboard.model.findings import findings
 from molink.dashboard.model.history import History
 from molink.dashboard.recording import DashboardRecording
 from molink.errors import UserError
@@ -110,7 +109,7 @@ def _sight(
         if not opened_at_s <= at_s <= ended:
             continue
         history.take(opened.observation(index))
-        named = {one.subject for one in findings(history) if one.kind in NAMING}
+        named = {one.subject for one in history.findings if one.kind in NAMING}
         if at_s < waits_from_s:
             continue
         wrong |= named - {name}

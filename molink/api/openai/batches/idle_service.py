@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from molink.api.openai.batches.idle_room import IdleRoom, Seen
 from molink.errors import ErrorGuard, RingError, RowsRefusedError, StageError
+from molink.findings.watch import Watch
 from molink.report.cluster import ClusterReport
 from molink.serving.answer_log import Ending, Place
 from molink.serving.events import EventLedger
@@ -143,6 +144,11 @@ class IdleService:
     def events(self) -> EventLedger:
         """Ledger of what has happened in the cluster."""
         return self.service.events
+
+    @property
+    def watch(self) -> Watch:
+        """Watch over what stands out in the cluster."""
+        return self.service.watch
 
     def cluster(self) -> ClusterReport:
         """Report on rings and nodes, as they are now."""

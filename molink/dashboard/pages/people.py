@@ -1,0 +1,81 @@
+"""The views about people: whose keys ask, and what each PC has given."""
+
+from collections.abc import Iterator, Sequence
+
+from molink.dashboard.model.figures import data, duration, seconds
+from molink.dashboard.model.history import History
+from molink.dashboard.pages.columns import Column, table_line
+from molink.dashboard.pages.lines import Glyphs, Row, TextSpan
+from molink.findings.series import percentile
+from molink.report.requests import RequestReport
+
+KEYS = (
+    Column("key", 13),
+    Column("running", 7, right=True),
+    Column("waiting", 7, right=True),
+    Column("5 min", 6, right=True),
+    Column("prompts", 9, right=True),
+    Column("answers", 9, right=True),
+    Column("TTFT", 7, right=True),
+    Column("refused, failed", 0),
+)
+GIVEN = (
+    Column("node", 13),
+    Column("here", 8, right=True),
+    Column("tokens x layers", 15, right=True),
+    Column("share", 6, right=True),
+    Column("sent", 9, right=True),
+    Column("MoLink", 14),
+    Column("state", 0),
+)
+
+PEOPLE_COLUMNS = {"keys": KEYS, "given": GIVEN}
+
+
+def key_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
+    """One row for each key that has asked within the last minutes, the busiest first."""
+    by_key: dict[str, list[RequestReport]] = {}
+    for one in history.recent():
+        by_key.setdefault(one.key_id or "no key", []).append(one)
+    for key, asked in sorted(by_key.items(), key=lambda two: -len(two[1])):
+        cells = _key_cells(glyphs.text(key), asked)
+        yield Row(table_line(KEYS, cells, width), key, key)
+
+
+def _key_cells(key: str, asked: Sequence[RequestReport]) -> list[TextSpan | str]:
+    live = [one for one in asked if one.is_live]
+    waiting = sum(one.state == "queued" for one in live)
+    reasons = [one.finish_reason for one in asked]
+    refused, failed = reasons.count("overloaded"), reasons.count("error")
+    bad = [f"{refused} refused" if refused else "", f"{failed} failed" if failed else ""]
+    ttft_s = percentile((one.first_token_s for one in asked if one.first_token_s is not None), 0.5)
+    return [
+        TextSpan(key, "bold"),
+        str(len(live) - waiting),
+        str(waiting),
+        str(len(asked)),
+        f"{sum(one.prompt_tokens for one in asked):,}",
+        f"{sum(one.tokens for one in asked):,}",
+        seconds(ttft_s),
+        TextSpan(", ".join(filter(None, bad)), "warning"),
+    ]
+
+
+def given_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
+    """One row for each node, who has given most first, with the version that it runs."""
+    nodes = history.state.nodes
+    whole = sum(one.contribution.token_layers for one in nodes)
+    newest = history.state.build.version
+    for node in sorted(nodes, key=lambda one: -one.contribution.token_layers):
+        gave = node.contribution
+        is_other = bool(newest and node.version and node.version != newest)
+        cells: list[TextSpan | str] = [
+            TextSpan(glyphs.text(node.name), "bold"),
+            duration(gave.uptime_s),
+            f"{gave.token_layers:,}",
+            f"{100 * gave.token_layers / whole:.0f} %" if whole else "-",
+            data(gave.bytes_sent),
+            TextSpan(glyphs.text(node.version or "-"), "warning" if is_other else ""),
+            node.state,
+        ]
+        yield Row(table_line(GIVEN, cells, width), node.id, f"{node.name} {node.version}")
