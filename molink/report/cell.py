@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StageLenderReport:
-    """Where KV of a stage lies that has a lender, or had one: the PC's own memory, or another's."""
+    """Places of the KV of a stage that has a lender, or had one."""
 
     own_tokens: int
     """Tokens that its own device holds."""

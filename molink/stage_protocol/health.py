@@ -101,7 +101,7 @@ class HostCacheHealth:
 
 @dataclass(frozen=True, slots=True)
 class LenderHealth:
-    """Where the KV of a stage lies that has a lender, or had one."""
+    """Places of the KV of a stage that has a lender, or had one."""
 
     kv_tokens_own: int
     """Tokens that its own memory holds."""

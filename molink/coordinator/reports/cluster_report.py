@@ -139,9 +139,9 @@ def pace_report(client: RingClient) -> cluster.PaceReport | None:
     pace, others = client.prospects.pace, max(0, client.prospects.line.running - 1)
     if pace.gaps.total < KNOWN_GAPS:
         return None
-    tpot_s, wait_s = pace.pace.tpot_s(others), client.prospects.wait_s
+    tpot_s = pace.pace.tpot_s(others)
     tbts_s = (tpot_s * pace.gaps.times(others, percentile) for percentile in (90.0, 99.0))
-    return cluster.PaceReport(*(round(wait_s + one_s, 6) for one_s in (tpot_s, *tbts_s)))
+    return cluster.PaceReport(*(round(pace.waits_s + one_s, 6) for one_s in (tpot_s, *tbts_s)))
 
 
 def _drafter(of_head: DrafterHealth) -> cluster.DrafterReport:

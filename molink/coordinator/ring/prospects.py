@@ -47,8 +47,6 @@ class RingProspects:
     """How many rounds of sequences there were so far, and the sum of their times."""
     lent: tuple[LentStage, ...] = ()
     """Stages that have lenders, as they were last looked at."""
-    wait_s: float = 0.0
-    """Seconds by which lenders lengthen a token's time now, as far as its pace leaves them out."""
     watch: LineWatch = field(default_factory=LineWatch)
     """Over requests that are left lying."""
     _rows_told: int = 0
@@ -129,8 +127,7 @@ class RingProspects:
             self.round_s += weight * (elapsed_s - self.round_s)
             self.gaps, self.gaps_s = self.gaps + 1, self.gaps_s + elapsed_s
             self.line.round_came(elapsed_s)
-            own_s = max(0.0, elapsed_s - self.wait_s)
-            self.pace.round_came(max(0, self.line.running - 1), own_s, tokens)
+            self.pace.round_came(max(0, self.line.running - 1), elapsed_s, tokens)
         elif live.met is not None and live.wait is not None and not live.losses:
             self.watch.began(live.request_id, self._place(live, live.met.cached_tokens))
             self.pace.first_token_came(live.met, live.known_tokens, now - live.wait.since)
@@ -141,7 +138,7 @@ class RingProspects:
         """These stages have lenders now, and keep there what requests that decode hold beyond
         their own memory."""
         held_tokens = sum(live.held_tokens for live in all_live if live.has_token)
-        self.lent, self.wait_s = stages, lender_waits_s(stages, held_tokens)
+        self.lent, self.pace.waits_s = stages, lender_waits_s(stages, held_tokens)
 
     def left_lying(
         self,

@@ -115,6 +115,8 @@ class PaceEstimator:
     """Pace of the ring's plan; None: nobody has forecast it."""
     answer_tokens: float = ANSWER_TOKENS
     """Mean length of answers that have ended."""
+    waits_s: float = field(init=False, default=0.0)
+    """Seconds by which lenders of KV lengthen a token's time now, which the pace leaves out."""
     gaps: GapTimes = field(init=False, default_factory=GapTimes)
     """Single gaps between tokens, as multiples of the pace."""
     _ttft: _LineFit = field(init=False)
@@ -162,6 +164,7 @@ class PaceEstimator:
     def round_came(self, others: int, gap_s: float, tokens: int = 1) -> None:
         """An answer beside so many others has so many tokens at once, so long after those before.
         Each of them counts as one that took its share of the time."""
+        gap_s = max(0.0, gap_s - self.waits_s)
         if gap_s > 0 and self._tpot.count >= PACE_AFTER:
             self.gaps.add(others, gap_s / self.pace.tpot_s(others))
         self._tpot.add(others, gap_s / tokens, tokens)

@@ -318,7 +318,7 @@ async def test_the_pace_that_is_learned_leaves_out_what_lenders_take():
             prospects.lends((LentStage(50, 0.06),), [live])
             prospects.round_came(live, 1, 1, 0.11 * (turn + 1))
         pace = pace_report(rings.rings[0].client)
-    assert prospects.wait_s == 0.06
+    assert prospects.pace.waits_s == 0.06
     assert prospects.pace.pace.tpot_alone_s == pytest.approx(0.05, rel=0.01)
     assert pace.tpot_s == pytest.approx(0.11, rel=0.01), "users get the whole"
 

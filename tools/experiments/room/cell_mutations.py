@@ -135,10 +135,10 @@ MUTATIONS = (
     ),
     Mutation(
         "a cached number there offered",
-        "molink/engine/memory/lent_blocks.py",
-        "self.drop([number for number",
-        "list([number for number",
-        (LENT,),
+        f"{CORE}/kv/blocks.py",
+        "for one, block in self._cached.items() if not self._is_lost(block))",
+        "for one, block in self._cached.items())",
+        ("tests/scheduler/kv/test_blocks.py",),
     ),
     Mutation(
         "a block published by a cut request",
