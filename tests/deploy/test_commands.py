@@ -41,7 +41,7 @@ EXPECTED = {
     "invite": {"--expires", "--uses", "--name"},
     "invite list": set(),
     "invite revoke": set(),
-    "key create": {"--name", "--rate", "--expires", "--scope", "--admin", "--priority"},
+    "key create": {"--name", "--rate", "--expires", "--scope", "--admin", "--priority", "--url"},
     "key list": set(),
     "key revoke": set(),
     "key rotate": set(),

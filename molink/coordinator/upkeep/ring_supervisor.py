@@ -261,8 +261,7 @@ class RingSupervisor:
         staying = {stage.node.node_id for stage in begun.stages}
         for stage in ring.stages:
             if stage.is_lost:
-                what = f"has lost {stage.name}, and goes on: {reason}"
-                self._note("stage_lost", what, node=stage.name)
+                self._note("stage_lost", f"has lost {stage.name} and goes on: {reason}", stage.name)
             if stage.failure is not None and stage.node.node_id in staying:
                 self.mended(stage.failure)
         for stage in begun.stages:
