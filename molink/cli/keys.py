@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.key_link import can_show_blocks, key_link, known_url, qr_code
 from molink.errors import UserError
 from molink.terminal.command_line import SentenceGroup, shown_option
+from molink.terminal.key_link import can_show_blocks, key_link, qr_code
 from molink.terminal.tables import (
     DATA_FOLDER,
     Row,
@@ -172,6 +172,19 @@ def _show_link(url: str | None, secret: str, data_dir: str | None) -> None:
     click.echo(f"Whoever opens this link has the key: {link}", err=True)
     if can_show_blocks():
         click.echo(qr_code(link), err=True)
+
+
+def known_url(directory: Path) -> str | None:
+    """Address of the API, as `molink up` said it last with this data directory; None: it never
+    did."""
+    from molink.control.registry.registry import Registry
+
+    try:
+        registry = Registry.open(directory, make=False)
+    except UserError:
+        return None
+    with closing(registry):
+        return registry.api_url
 
 
 def _rate_per_min(text: str) -> int:

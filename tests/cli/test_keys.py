@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KEY_PREFIX, KeyStore, KeyUsage
-from molink.cli.key_link import key_link, known_url, qr_code
+from molink.cli.keys import known_url
 from molink.cli.main import cli
 from molink.control.registry.registry import Registry
 from molink.errors import UserError
+from molink.terminal.key_link import key_link, qr_code
 
 
 @pytest.fixture(autouse=True)

@@ -51,6 +51,7 @@ EXPECTED = {
         "--admin",
         "--priority",
         "--tokens-per-day",
+        "--url",
     },
     "key list": set(),
     "key usage": {"--since", "--csv"},

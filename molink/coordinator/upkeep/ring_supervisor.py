@@ -259,11 +259,11 @@ class RingSupervisor:
     def _note_losses(self, ring: Ring, begun: Ring, reason: str) -> None:
         """What another node replaces has failed; what its own node loads again may be forgiven."""
         staying = {stage.node.node_id for stage in begun.stages}
-        for one in ring.stages:
-            if one.is_lost:
-                self._note("stage_lost", f"has lost {one.name}, and goes on: {reason}", one.name)
-            if one.failure is not None and one.node.node_id in staying:
-                self.mended(one.failure)
+        for stage in ring.stages:
+            if stage.is_lost:
+                self._note("stage_lost", f"has lost {stage.name} and goes on: {reason}", stage.name)
+            if stage.failure is not None and stage.node.node_id in staying:
+                self.mended(stage.failure)
         for stage in begun.stages:
             if has_grown(stage) and stage.loaded is None:
                 first, end = stage.layers

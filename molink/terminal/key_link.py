@@ -6,8 +6,6 @@ it, and the page takes it out of the address at once.
 
 import io
 import sys
-from contextlib import closing
-from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from molink.errors import UserError
@@ -39,16 +37,3 @@ def qr_code(text: str) -> str:
 def can_show_blocks() -> bool:
     """Whether the terminal behind stderr is one, and shows half blocks."""
     return sys.stderr.isatty() and "utf" in (sys.stderr.encoding or "").lower()
-
-
-def known_url(directory: Path) -> str | None:
-    """Address of the API, as `molink up` said it last with this data directory; None: it never
-    did."""
-    from molink.control.registry.registry import Registry
-
-    try:
-        registry = Registry.open(directory, make=False)
-    except UserError:
-        return None
-    with closing(registry):
-        return registry.api_url
