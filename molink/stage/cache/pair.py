@@ -7,7 +7,9 @@ socket is `pair_sockets`' matter.
 """
 
 import hashlib
+import os
 import struct
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -40,6 +42,10 @@ RECORD_BLOCKS_MAX = 2**16
 
 ANSWER_S = 5.0
 """Wait for what the other end says first: a process that may be within a long step."""
+
+
+GIVE_WAY_NICENESS = 10
+"""Of threads that copy for another ring: those that compute for this one have 5."""
 
 
 class PairSocket(Protocol):
@@ -117,6 +123,11 @@ def computed_by(load: LoadStage, layers: Prepared) -> str:
         f"layers {held.start} to {held.stop} of {_model(load.model)} in {layers.dtype} with KV in "
         f"{layers.loaded.kv_dtype}, {layers.block_bytes} bytes a block, by MoLink {__version__}"
     )
+
+
+def give_way() -> None:
+    """Have this thread give way to those that compute."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GIVE_WAY_NICENESS)
 
 
 def _model(model: str) -> str:
