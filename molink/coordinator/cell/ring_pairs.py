@@ -31,7 +31,7 @@ second."""
 
 NEAR_RTT_MS = 30.0
 """Round trip, the shorter way, beyond which two PCs with private addresses are in two homes, by a
-tunnel, whatever the operator has confirmed. It is measured once, and PCs may load a model meanwhile:
+tunnel, whatever the operator has confirmed. It is measured once, while PCs may load a model:
 on a busy one a round trip in itself took 16 ms."""
 
 LOCALHOST = "127.0.0.1"
