@@ -17,8 +17,8 @@ SETTING = "cell_pairs"
 """Name of the registry's setting: a JSON list of pairs of ids."""
 
 LAN_RTT_MS = 5.0
-"""Round trip below which PCs that reach each other directly may be in one LAN: Wi-Fi is among them,
-a path between two homes hardly ever."""
+"""Round trip below which PCs that reach each other directly are shown as a pair that could be one:
+Wi-Fi is among them, and its echoes keep it out."""
 
 Pair = tuple[str, str]
 """Ids of two PCs, in the order of the alphabet."""

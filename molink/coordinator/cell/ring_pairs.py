@@ -8,6 +8,7 @@ have the rings their roles. Until then, and after, each of them does both: so no
 on a home link, and no prompt is computed twice for a pair that does not stand.
 """
 
+import ipaddress
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.messages.cell import PairOrder
 from molink.control.messages.payloads import PathMeasured
-from molink.coordinator.cell.pairs import LAN_RTT_MS, Pair, direct_path, pair_of
+from molink.coordinator.cell.pairs import Pair, direct_path, pair_of
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.agent_stage import AgentStage
@@ -28,9 +29,10 @@ AGAIN_S = 3.0
 """Seconds until an order is sent again that a stage does not seem to have: its heartbeats come each
 second."""
 
-NEAR_RTT_MS = 2 * LAN_RTT_MS
-"""Round trip, the shorter way, beyond which two PCs are in two homes, whatever the operator has
-confirmed. It is measured once, and PCs may load a model meanwhile."""
+NEAR_RTT_MS = 30.0
+"""Round trip, the shorter way, beyond which two PCs with private addresses are in two homes, by a
+tunnel, whatever the operator has confirmed. It is measured once, while PCs may load a model:
+on a busy one a round trip in itself took 16 ms."""
 
 LOCALHOST = "127.0.0.1"
 
@@ -174,6 +176,8 @@ class RingPairs:
         path = self._path(here, there)
         if path is None:
             return f"{here.name} does not reach {there.name} directly"
+        if not _is_private(_host(path)):
+            return f"{here.name} reaches {there.name} by a public address, and no LAN's"
         back = self._path(there, here) or path
         if (apart_ms := min(path.rtt_ms, back.rtt_ms)) > NEAR_RTT_MS:
             return f"{names} are {apart_ms:.0f} ms apart, and PCs of a LAN {NEAR_RTT_MS:g} at most"
@@ -215,7 +219,7 @@ class RingPairs:
         wanted, told = {taker.node.node_id: Pairing(link=link)}, _told(taker)
         if told is not None and told.number == link.number and told.port:
             path = self._path(giver.node, taker.node)
-            host = path.address.rpartition(":")[0] if path is not None else LOCALHOST
+            host = _host(path) if path is not None else LOCALHOST
             there = replace(link, host=host, port=told.port)
             wanted[giver.node.node_id] = Pairing(sends=True, link=there)
         return wanted
@@ -234,6 +238,18 @@ class RingPairs:
                 if before != order or now - sent_at >= AGAIN_S:
                     orders[node_id], self._sent[node_id] = order, (order, now)
         return orders
+
+
+def _host(path: PathMeasured) -> str:
+    return path.address.rpartition(":")[0]
+
+
+def _is_private(host: str) -> bool:
+    """Whether it is an address of a LAN, or of this PC."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_private
+    except ValueError:
+        return False
 
 
 def _told(stage: AgentStage) -> PairHealth | None:

@@ -16,7 +16,7 @@ from molink.engine_protocol.engine import BlocksIn, CachedBlocks
 from molink.engine_protocol.values import BlockBytes
 from molink.errors import FrameError
 from molink.printable import printable_line
-from molink.stage.cache.pair import RECORD, Blocks, PairSocket, introduce
+from molink.stage.cache.pair import RECORD, Blocks, PairSocket, give_way, introduce
 from molink.stage.cache.pair_figures import PairFigures
 from molink.stage.cache.pair_sockets import SEND_S, Reach, reach_of
 from molink.stage_protocol.health import REASON_CHARS_MAX, PairHealth
@@ -99,6 +99,7 @@ class HandingPair:
     # -- in the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
+        give_way()
         while not self._is_closed:
             try:
                 job = self._next()

@@ -7,8 +7,11 @@ socket is `pair_sockets`' matter.
 """
 
 import hashlib
+import os
 import struct
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +22,7 @@ from molink.errors import FrameError
 from molink.printable import plain_line
 from molink.stage_protocol.health import PairHealth
 from molink.stage_protocol.messages import LoadStage
+from molink.stage_protocol.pairing import Pairing
 from molink_scheduler.kv.changes import KeepBlocks, TakeBlocks
 
 MAGIC = b"MoLH"
@@ -40,6 +44,10 @@ RECORD_BLOCKS_MAX = 2**16
 
 ANSWER_S = 5.0
 """Wait for what the other end says first: a process that may be within a long step."""
+
+
+GIVE_WAY_NICENESS = 10
+"""Of threads that copy for another ring: those that compute for this one have 5."""
 
 
 class PairSocket(Protocol):
@@ -99,6 +107,48 @@ class NoPair:
         """There is nothing to end."""
 
 
+@dataclass(slots=True)
+class StagePair:
+    """End of a pair that may become that of another one, or of none, between two blocks; for any
+    thread. What is on its way when that happens is lost, and computed."""
+
+    end_of: Callable[[Pairing | None], Pair] = lambda pairing: NoPair()
+    """Makes an end; without it none is made, whatever it is told."""
+    _now: Pair = field(default_factory=NoPair)
+    _begun: tuple[int, int] | None = None
+    """Epoch of the ring and bytes of a block, once they are known."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def become(self, pairing: Pairing | None) -> None:
+        """Be this end from now on; None: of no pair."""
+        with self._lock:
+            self._now.close()
+            self._now = self.end_of(pairing)
+            if self._begun is not None:
+                self._now.begin(*self._begun)
+
+    def begin(self, epoch: int, block_bytes: int) -> None:
+        """Be of the ring's epoch, with blocks of so many bytes."""
+        with self._lock:
+            self._begun = epoch, block_bytes
+            self._now.begin(epoch, block_bytes)
+
+    def kept(self, change: KeepBlocks, device: CachedBlocks) -> None:
+        """Blocks are computed, and cached from now on."""
+        with self._lock:
+            self._now.kept(change, device)
+
+    def take(self, change: TakeBlocks, arriving: BlocksIn) -> bool:
+        """Fill blocks with what was handed over; False: nothing ever is."""
+        with self._lock:
+            return self._now.take(change, arriving)
+
+    @property
+    def health(self) -> PairHealth | None:
+        """What the present end has handed over or taken; None: it is of no pair."""
+        return self._now.health
+
+
 class Blocks(NamedTuple):
     """Header of a record: the blocks that it holds, and of which request they are."""
 
@@ -117,6 +167,11 @@ def computed_by(load: LoadStage, layers: Prepared) -> str:
         f"layers {held.start} to {held.stop} of {_model(load.model)} in {layers.dtype} with KV in "
         f"{layers.loaded.kv_dtype}, {layers.block_bytes} bytes a block, by MoLink {__version__}"
     )
+
+
+def give_way() -> None:
+    """Have this thread give way to those that compute."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GIVE_WAY_NICENESS)
 
 
 def _model(model: str) -> str:

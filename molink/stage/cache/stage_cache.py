@@ -16,7 +16,7 @@ from molink.hardware.host import read_main_memory
 from molink.stage.cache.host_share import HostShare, host_share
 from molink.stage.cache.host_watch import HostWatch
 from molink.stage.cache.lower_store import EmptyStore, LowerStore
-from molink.stage.cache.pairing import StagePair
+from molink.stage.cache.pair import StagePair
 from molink.stage.cache.store import CacheStore
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.health import StageHealth

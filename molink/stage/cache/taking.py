@@ -29,6 +29,7 @@ from molink.stage.cache.pair import (
     RECORD_BLOCKS_MAX,
     Blocks,
     PairSocket,
+    give_way,
     read_exactly,
     read_struct,
     read_text,
@@ -165,6 +166,7 @@ class TakingPair:
     # -- in the thread that fills ---------------------------------------------------------------
 
     def _fill(self) -> None:
+        give_way()
         while True:
             job = self._jobs.get()
             if job is None:
@@ -238,6 +240,7 @@ class TakingPair:
 
     def _read(self, link: socket.socket) -> None:
         """Take what comes over one link, until it ends."""
+        give_way()
         try:
             self._read_open(link)
         finally:

@@ -50,9 +50,9 @@ class Pcs:
         )
         self.nodes[name].health = health
 
-    def near(self, one, other, rtt_ms=0.4, path="direct"):
+    def near(self, one, other, rtt_ms=0.4, path="direct", network="10.0.0"):
         for here, there in ((one, other), (other, one)):
-            address = f"10.0.0.{ord(there[0]) - 96}:7000"
+            address = f"{network}.{ord(there[0]) - 96}:7000"
             way = SimpleNamespace(path=path, address=address, rtt_ms=rtt_ms)
             self.nodes[here].paths[there] = way
 
@@ -166,7 +166,9 @@ def test_a_stage_that_was_started_anew_is_told_again_and_the_other_its_new_port(
     ("spoil", "why"),
     [
         (lambda pcs: pcs.confirmed.clear(), "not confirmed as a pair"),
-        (lambda pcs: pcs.near("anna", "ben", 30.0), "30 ms apart"),
+        (lambda pcs: pcs.near("anna", "ben", 31.0), "31 ms apart"),
+        (lambda pcs: pcs.near("anna", "ben", network="93.184.216"), "by a public address"),
+        (lambda pcs: pcs.near("anna", "ben", network="100.64.0"), "by a public address"),
         (lambda pcs: pcs.near("anna", "ben", path="relay"), "does not reach ben directly"),
         (lambda pcs: setattr(pcs.pairs, "is_encrypted", False), "plain MQTT"),
     ],
