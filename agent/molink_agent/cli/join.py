@@ -90,11 +90,8 @@ def join(
     os.environ.pop("MOLINK_INVITE", None)  # No probe and no stage inherits it.
     where = directory(data_dir)
     parsed = Invite.parse(_typed() if invite == FROM_INPUT else invite)
-    if then_run and asyncio.run(agent_runs(where)):
-        raise UserError(
-            f"An agent runs from {where} already: `molink agent status` shows it. End it before "
-            "this PC joins anew."
-        )
+    if then_run:
+        _check_no_agent_runs(where)
     AgentOptions(data_port, listen, map_ports).save(where)
     _keep_limits(where, limits, relay_only=relay_only)
     _check_cards(where)
@@ -126,6 +123,14 @@ def run(data_dir: str | None) -> None:
         raise UserError("This PC has not joined a cluster: run `molink agent join INVITE` first.")
     pair = load_or_make_key(where / KEY_FILE)
     asyncio.run(until_stopped(_run(where, pair, membership)))
+
+
+def _check_no_agent_runs(where: "Path") -> None:
+    if asyncio.run(agent_runs(where)):
+        raise UserError(
+            f"An agent runs from {where} already: `molink agent status` shows it. End it before "
+            "this PC joins anew."
+        )
 
 
 def _typed() -> str:
