@@ -60,10 +60,8 @@ class PlacementQuestion:
         return plan_with_reserve(self.nodes, self.standbys, self._plan)
 
     def _plan(self, nodes: Sequence[NodeFacts]) -> Plan | Shortage:
-        if self.split == "even":
-            find = even_plan
-        else:
-            find = partial(make_plan, effort_max=self.effort_max)
+        planned = partial(make_plan, effort_max=self.effort_max)
+        find = even_plan if self.split == "even" else planned
         network = self.network
         return plan_on_shared_lines(
             nodes, lambda shared: find(self.model, shared, network, self.goal)
