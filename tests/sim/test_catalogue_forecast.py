@@ -6,7 +6,7 @@ from tools.experiments.placement.catalogue_forecast import compare
 
 
 @pytest.mark.parametrize(
-    "case", [("2x 3090", "qwen3-32b", "4 bits"), ("4060 laptop", "smollm3-3b", "16 bits")]
+    "case", [("2x 3090", "qwen3-32b", "4 bits")]
 )
 def test_one_user_and_eight_are_as_simulated(case):
     for found in compare(*case):

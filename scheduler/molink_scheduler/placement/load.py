@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from molink_scheduler.model_cost import ModelCost
-from molink_scheduler.placement.evaluate import Forecast, forecast
+from molink_scheduler.placement.evaluate import Forecast, crowded_tpot_s, forecast
 from molink_scheduler.placement.facts import Network, NodeFacts
 from molink_scheduler.placement.plan import Plan
 
@@ -31,3 +31,21 @@ def loaded_rings(
             return None
         loads[min(rooms, key=lambda ring: under(ring, loads[ring] + 1).tpot_s)] += 1
     return [under(ring, load) for ring, load in enumerate(loads) if load]
+
+
+def tokens_per_s_together(
+    plan: Plan, model: ModelCost, nodes: Sequence[NodeFacts], network: Network, users: int
+) -> float | None:
+    """Tokens per second of all these users, between the first and the last of each answer, with
+    what prompts of others cost them; None where they find no room."""
+    rings = loaded_rings(plan, model, nodes, network, users)
+    if rings is None:
+        return None
+    by_id = {node.id: node for node in nodes}
+    total = 0.0
+    for ring in rings:
+        counts = [stage.layers[1] - stage.layers[0] for stage in ring.stages]
+        members = [by_id[stage.node_id] for stage in ring.stages]
+        asked = members, counts, network, plan.goal
+        total += ring.users / crowded_tpot_s(model, *asked, ring.users)
+    return total

@@ -18,6 +18,7 @@ from molink.catalogue.asked import HomeLine, asked_pcs, card_facts
 from molink.catalogue.fits import question_of
 from molink.checkpoint.catalogue.entries import Format, catalogue_entry
 from molink_scheduler.placement import Forecast, Goal, Plan, loaded_rings
+from molink_scheduler.placement.evaluate import crowded_tpot_s
 from molink_sim.forecast import _ring
 from molink_sim.report.summary import samples
 from molink_sim.scenario import RequestArrival, RingSpec, Scenario, SystemSpec
@@ -66,6 +67,12 @@ def compare(cards: str, name: str, form: Format) -> Iterator[Compared]:
         ring = rings[0]
         spec = _ring(entry.shape(form), listed, network, ring)
         tpot_s = ring.tpot_alone_s if users == 1 else ring.tpot_s
+        if users > 1:
+            counts = [stage.layers[1] - stage.layers[0] for stage in ring.stages]
+            by_id = {node.id: node for node in question.nodes}
+            members = [by_id[stage.node_id] for stage in ring.stages]
+            asked = members, counts, question.network, plan.goal
+            tpot_s = crowded_tpot_s(question.model, *asked, ring.users)
         yield Compared(cards, name, form, users, 1 / tpot_s, 1 / _tpot_s(spec, ring, tpot_s))
 
 
