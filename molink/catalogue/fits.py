@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 
 from molink.checkpoint.catalogue.entries import CatalogueEntry, Format
 from molink.checkpoint.model_shape import PlannedModel
-from molink_scheduler.placement import Goal, Network, NodeFacts, Plan, Shortage, loaded_rings
+from molink_scheduler.placement import (
+    Goal,
+    Network,
+    NodeFacts,
+    Plan,
+    Shortage,
+    tokens_per_s_together,
+)
 from molink_scheduler.placement.question import PlacementQuestion
 
 USERS = 8
@@ -114,8 +121,7 @@ def _row(entry: CatalogueEntry, plans: Plans) -> CatalogueRow:
 
 def _fit(form: Format, question: PlacementQuestion, plan: Plan) -> Fit:
     asked = question.model, question.nodes, question.network
-    together = loaded_rings(plan, *asked, USERS)
-    all_per_s = None if together is None else sum(one.tokens_per_s for one in together)
+    all_per_s = tokens_per_s_together(plan, *asked, USERS)
     fastest = min(plan.rings, key=lambda ring: ring.tpot_alone_s)
     stages = [stage for ring in plan.rings for stage in ring.stages]
     times = [stage.fetch_s for stage in stages if stage.fetch_s is not None]

@@ -6,6 +6,7 @@ a cycle has time for, the cycle is as long as they take. So a forecast and the p
 makes (`fit`) are the same arithmetic, and what the head later measures can be held against it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -97,6 +98,27 @@ def forecast(
     if not all(model.may_end[end] for end in accumulate(counts)):
         raise ValueError("layers that stay together are on one stage")
     return _Ring(Problem(model, nodes, network, goal), tuple(counts)).forecast(users)
+
+
+def crowded_tpot_s(
+    model: ModelCost,
+    nodes: Sequence[NodeFacts],
+    counts: Sequence[int],
+    network: Network,
+    goal: Goal,
+    users: int,
+) -> float:
+    """Time per token of so many users who ask again at once: the cycle of decode, which goes before
+    prompts, and what it waits at each device for the span of a prompt that is under way.
+
+    That is the mean rest of what is served in a queue whose classes do not interrupt each other
+    (Cobham 1954): the share of time that prompts take, times half a span.
+    """
+    ring = _Ring(Problem(model, nodes, network, goal), tuple(counts))
+    decode_s = ring.model.cycle_s(users, ring.cycle(users)[1])
+    rests = SPAN_TOKENS / 2 * sum(row_s**2 for row_s in ring.prompt_row_s)
+    waits = users * goal.prompt_rows_per_token * rests
+    return (decode_s + math.sqrt(decode_s**2 + 4 * waits)) / 2  # t = decode + waits / t
 
 
 class _Ring:
