@@ -14,7 +14,7 @@ from aiohttp import web
 
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
@@ -65,7 +65,7 @@ class CountingService:
     running_most: int = 0
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
-    watch: Watch = field(default_factory=Watch)
+    watch: ClusterWatch = field(default_factory=ClusterWatch)
 
     async def until_taken(self) -> None:
         if self.unready_reason is not None:

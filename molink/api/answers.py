@@ -137,14 +137,7 @@ async def generate_all(
     """
     caller = caller_of(request)
     caller.usage.prompt_tokens += prompt_tokens
-    try:
-        await service.until_taken()
-    except MolinkError as error:
-        for job in jobs:
-            if job.timeline is not None:
-                job.timeline.key_id = caller.key_id
-                service.request_log.refused(job.timeline, error)
-        raise
+    await _until_taken(service, jobs, caller.key_id)
     best = caller.priority_best
     if best is not None and any(job.priority < best for job in jobs):
         raise ApiError(
@@ -167,6 +160,19 @@ async def generate_all(
     with caller.generating(len(jobs)):
         runs = [run(index, job) for index, job in enumerate(jobs)]
         return [await runs[0]] if len(runs) == 1 else await gathered(runs)
+
+
+async def _until_taken(
+    service: GenerationService, jobs: Sequence[GenerationRequest], key_id: str | None
+) -> None:
+    """Wait until the service takes requests; those that it refuses are noted as ended."""
+    try:
+        await service.until_taken()
+    except MolinkError as error:
+        for timeline in filter(None, (job.timeline for job in jobs)):
+            timeline.key_id = key_id
+            service.request_log.refused(timeline, error)
+        raise
 
 
 async def _counted(events: AsyncIterator[TokenEvent], usage: KeyUsage) -> AsyncIterator[TokenEvent]:

@@ -17,7 +17,7 @@ from molink.report.requests import RequestReport
 
 
 @dataclass(slots=True)
-class Watch(Series):
+class ClusterWatch(Series):
     """Series of a cluster with what stands out in them."""
 
     _standing: dict[str, StandingFinding] = field(default_factory=dict)

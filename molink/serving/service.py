@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.serving.answer_log import AnswerLog
 from molink.serving.events import EventLedger
@@ -122,7 +122,7 @@ class GenerationService(Generator, Protocol):
         """Events of the cluster."""
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> ClusterWatch:
         """Watch over what stands out in the cluster."""
 
     def cluster(self) -> ClusterReport:

@@ -14,7 +14,7 @@ from jinja2 import Environment
 
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError, RingError
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
 from molink.report.requests import StageLayers
@@ -165,7 +165,7 @@ class FakeService:
 
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
-    watch: Watch = field(default_factory=Watch)
+    watch: ClusterWatch = field(default_factory=ClusterWatch)
 
 
 def _prompt_logprobs(request: GenerationRequest) -> tuple[PromptLogprob, ...]:

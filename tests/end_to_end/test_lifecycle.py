@@ -5,8 +5,10 @@ import re
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
 

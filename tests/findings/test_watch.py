@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from molink.findings.finding import KINDS, Severity
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.events import ClusterEvent
 from molink.report.plain import from_plain
@@ -33,7 +33,7 @@ def told(watch):
 
 def noted(*reports, events=(), seconds=1):
     """A watch that has seen each report after the one before, so many seconds apart."""
-    watch = Watch()
+    watch = ClusterWatch()
     for at, report in enumerate(reports):
         now = START_S + seconds * at
         news = [one for one in events if now - seconds < one.unix_s <= now]
@@ -152,7 +152,7 @@ def paced(step_s):
 
 
 def test_what_is_on_the_edge_does_not_come_and_go():
-    random, watch, shown = Random(7), Watch(), []
+    random, watch, shown = Random(7), ClusterWatch(), []
     for at in range(240):
         watch.note(START_S + at, paced(0.024 + random.uniform(-0.006, 0.006)))
         shown.append(bool(watch.findings))
@@ -182,7 +182,7 @@ def ordinary(random, at):
 
 
 def test_an_hour_of_ordinary_load_tells_nothing_bad():
-    random, watch, bad = Random(3), Watch(), set()
+    random, watch, bad = Random(3), ClusterWatch(), set()
     for at in range(0, 3600, 4):
         watch.note(START_S + at, ordinary(random, at))
         bad |= {one.sentence for one in watch.findings if one.severity is not Severity.NOTE}

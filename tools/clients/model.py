@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import RingError
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
 from molink.serving.answers.deadline import until_deadline
@@ -127,7 +127,7 @@ class ScriptedModel:
     unready_reason: str | None = None
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
-    watch: Watch = field(default_factory=Watch)
+    watch: ClusterWatch = field(default_factory=ClusterWatch)
     asked: list[Conversation] = field(default_factory=list)
     """All that was asked so far."""
     card: ModelCard = field(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from molink.errors import ErrorGuard
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.nodes import NodeReport
 from molink.serving.events import EventKind, EventLedger
@@ -43,7 +43,7 @@ class ClusterNews:
     report: Callable[[], ClusterReport]
     """Maker of the report on the cluster as it is now."""
     events: EventLedger
-    watch: Watch = field(default_factory=Watch)
+    watch: ClusterWatch = field(default_factory=ClusterWatch)
     """Watch that is told of each look."""
     clock: Callable[[], float] = time.monotonic
     now: str = ""

@@ -20,7 +20,7 @@ from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.ring.live_sequence import RequestStalledError
 from molink.errors import ErrorGuard, MolinkError, OverloadedError, RingError, RowsRefusedError
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.serving.answer_log import AnswerLog, EarlierAnswer, Ending
 from molink.serving.answers.deadline import DEADLINE, at_deadline, until_deadline
@@ -71,7 +71,7 @@ class ClusterService:
     """Numbers of the rings of an earlier coordinator that are still to be taken over."""
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
-    watch: Watch = field(default_factory=Watch)
+    watch: ClusterWatch = field(default_factory=ClusterWatch)
     """What stands out; fed by whoever tells the cluster's news."""
     audits: AuditQueue = field(default_factory=AuditQueue)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Going on with a request"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from molink.dashboard.model.observation import Observation
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.events import ClusterEvent
 from molink.report.plain import Json, from_plain
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class History(Watch):
+class History(ClusterWatch):
     """Last minutes of one cluster, as they were observed."""
 
     def take(self, seen: Observation) -> None:

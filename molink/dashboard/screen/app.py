@@ -281,7 +281,7 @@ class DashboardApp(App[None]):
         self._asked, prompt.value, prompt.placeholder = asked, "", hint
         self.query_one("#mark", LinesView).show([(TextSpan(f" {mark}", "accent"),)])
         self.query_one("#asking").display = True
-        prompt.focus()
+        self.screen.set_focus(prompt)  # At once: what is typed next belongs into it.
 
     def _close_prompt(self) -> None:
         self._asked, self._order = "", None

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 
 from molink.api.metrics.route import Metrics
 from molink.errors import RingError
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
@@ -95,7 +95,7 @@ class ObservedService:
     report: ClusterReport | dict[str, Any]
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
-    watch: Watch = field(default_factory=Watch)
+    watch: ClusterWatch = field(default_factory=ClusterWatch)
 
     def cluster(self) -> ClusterReport:
         is_made = isinstance(self.report, ClusterReport)

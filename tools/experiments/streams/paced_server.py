@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from molink.api import create_app, start_api
 from molink.errors import OverloadedError
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
 from molink.serving.events import EventLedger
@@ -40,7 +40,7 @@ class PacedService:
     overload: OverloadedError | None = None
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
-    watch: Watch = field(default_factory=Watch)
+    watch: ClusterWatch = field(default_factory=ClusterWatch)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Tokens at their pace, as many as were asked for."""

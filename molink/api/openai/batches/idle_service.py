@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from molink.api.openai.batches.idle_room import IdleRoom, Seen
 from molink.errors import ErrorGuard, RingError, RowsRefusedError, StageError
-from molink.findings.watch import Watch
+from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.serving.answer_log import Ending, Place
 from molink.serving.events import EventLedger
@@ -146,7 +146,7 @@ class IdleService:
         return self.service.events
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> ClusterWatch:
         """Watch over what stands out in the cluster."""
         return self.service.watch
 
