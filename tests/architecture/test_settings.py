@@ -56,13 +56,14 @@ def test_no_setting_is_an_option_in_two_files() -> None:
 
 
 def test_commands_share_groups_and_no_settings() -> None:
-    """A setting of both commands is the same object, but for where each listens."""
+    """A setting of both commands is the same object, but for where each listens, and what rings
+    with roles are made of."""
     serve, up = (
         {one.name: setting for one, setting in settings_in(group)}
         for group in (ServeSettings, UpSettings)
     )
     twice = {name for name in serve.keys() & up.keys() if serve[name] is not up[name]}
-    assert twice == {"host", "port"}
+    assert twice == {"host", "port", "roles"}
 
 
 def test_only_what_stages_are_told_is_a_field_twice() -> None:

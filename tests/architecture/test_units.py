@@ -12,6 +12,7 @@ UNITS = "scheduler/molink_scheduler/units.py"
 
 NOT_BYTES = {
     "molink/api/metrics/otlp.py": "nanoseconds of a second",
+    "molink/terminal/catalogue_report.py": "parameters of a model",
     "molink/hardware/format_times.py": "operations, by which a rate is told",
     "scheduler/molink_scheduler/placement/facts.py": "rows a second, at most",
 }

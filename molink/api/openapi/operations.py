@@ -136,7 +136,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         is_streamed=True,
         query={
             "stream": {"type": "boolean"},
-            "starting_after": {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
+            "starting_after": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
         },
     ),
     ("POST", "/v1/responses/{id}/cancel"): Operation(

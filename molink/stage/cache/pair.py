@@ -47,7 +47,7 @@ ANSWER_S = 5.0
 
 
 GIVE_WAY_NICENESS = 10
-"""Of threads that copy for another ring: those that compute for this one have 5."""
+"""Niceness of threads that copy for another ring: those that compute for this one have 5."""
 
 
 class PairSocket(Protocol):
