@@ -64,7 +64,7 @@ def invite(
         made = registry.make_invite(expires_s, uses, name, time.time(), url)
     click.echo(f"molink agent join {made.text}")
     pcs = "One PC" if uses == 1 else f"{uses} PCs"
-    until = local_time(time.time() + expires_s)
+    until = f"{local_time(time.time() + expires_s):%Y-%m-%d %H:%M}"
     click.echo(
         f"{pcs} may join with it until {until}: send it as you would a password. "
         f"molink invite revoke {made.invite_id} ends it.",

@@ -39,7 +39,7 @@ def test_a_recording_is_told_in_lines_without_a_terminal(tmp_path):
         for one in [*steady(), *slowed()]:
             recorder.take(one)
     lines = said("--replay", str(tmp_path / "a")).splitlines()
-    assert "serving demo on 1 ring(s)" in lines[0]
+    assert "serving demo on 1 ring;" in lines[0]
     assert "! ben is 3.0 times as slow as it was" in lines[-1] or "serving" in lines[-1]
     assert any("! ben is 3.0 times as slow" in line for line in lines)
 

@@ -36,7 +36,7 @@ def said(*words: str) -> str:
         (("chat", "-m", "llama3"), "leave --model out"),
         (("chat", "--host", "x"), "--url"),
         (("-v",), "--log-format json"),
-        (("sevre", "demo"), "Did you mean 'serve'?"),
+        (("sevre", "demo"), "Did you mean 'serve' or 'service'?"),
         (("node", "lost"), "Did you mean 'list'?"),
         (("nothing-like-it",), "No such command 'nothing-like-it'."),
         (("serve", "demo", "--nothing-like-it"), "No such option '--nothing-like-it'."),

@@ -37,6 +37,7 @@ EXPECTED = {
     "backup": set(),
     "bench": set(),
     "cache clear": {"--url", "--key"},
+    "cell confirm": set(),
     "dashboard": {"--url"},
     "generate": {"--max-tokens"},
     "import": {"--config", "--group", "--weights"},

@@ -6,7 +6,6 @@ Only parsed, all of them; what some do is tested elsewhere, under other conditio
 import re
 
 NOT_RUN = {
-    r"make test": "this suite itself",
     r"make gpu( DEVICE=cuda:1)?": "a graphics card; tests/experiments/cards runs it in small",
     r"sh install\.sh --from .*|molink upgrade": "HOST is the reader's; "
     "tests/deploy/test_release.py installs and upgrades from a release of its own",
@@ -53,6 +52,7 @@ NOT_RUN = {
     r"molink import .*": "models of gigabytes; tests/importing imports small ones",
     r"molink serve Qwen3-8B-int4": "the folder that the import above it makes",
     r"molink bench .*": "ten minutes; tests/bench runs shorter ones",
+    r"molink models .*": "tests/docs_site/test_can_i_run_page.py makes the page of its answers",
     r"molink sim paper .*": "a trace that is to be downloaded; tests/sim/paper makes one",
     r"molink sim cache .*": "a trace that is to be downloaded; tests/sim/cache makes one",
     r"molink sim pools .*": "minutes; tests/sim/pools runs the command with fewer requests",

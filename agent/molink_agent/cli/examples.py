@@ -10,11 +10,12 @@ EXAMPLES: Examples = {
     "agent run": ("molink agent run", "molink agent run --data-dir second"),
     "agent status": ("molink agent status", "molink agent status --json"),
     "agent report": ("molink agent report", "molink agent report --nights 7"),
+    "agent page": ("molink agent page", "molink agent page --no-open"),
     "agent pause": ("molink agent pause", "molink agent pause --json"),
     "agent resume": ("molink agent resume", "molink agent resume --json"),
     "agent drain": ("molink agent drain", "molink agent drain --timeout-s 60"),
     "agent leave": ("molink agent leave", "molink agent leave --data-dir second"),
-    "agent logs": ("molink agent logs", "molink agent logs --lines 100"),
+    "agent logs": ("molink agent logs", "molink agent logs -f --lines 100"),
     "agent doctor": ("molink agent doctor", "molink agent doctor --json"),
     "agent service install": (
         "molink agent service install",

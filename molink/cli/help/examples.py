@@ -5,6 +5,7 @@ from molink.terminal.command_line import Examples
 _SERVER = "http://192.168.1.10:8000"
 
 EXAMPLES: Examples = {
+    "backup": ("molink backup cluster.backup", "molink backup cluster.backup --data-dir second"),
     "bench": (
         "molink bench --concurrency 8 --requests 64",
         f"molink bench --url {_SERVER} --trace generated --rate 0.5 --json load.json",
@@ -35,9 +36,16 @@ EXAMPLES: Examples = {
         "molink key create --name prometheus --scope watch",
     ),
     "key list": ("molink key list", "molink key list --json"),
+    "key usage": ("molink key usage --since 7d", "molink key usage --since 30d --csv"),
     "key revoke": ("molink key revoke anna", "molink key revoke k3f9"),
     "key rotate": ("molink key rotate anna", "molink key rotate k3f9"),
     "node list": ("molink node list", "molink node list --json"),
+    "logs": ("molink logs -f", "molink logs -n 1000"),
+    "models": (
+        'molink models --for "3090, 3060 12GB, 5070"',
+        f"molink models qwen --for cluster --url {_SERVER}",
+    ),
+    "node forget": ("molink node forget anna", "molink node forget 0123456789abcdef"),
     "node remove": ("molink node remove anna", "molink node remove 0123456789abcdef"),
     "plan": (
         "molink plan qwen-7b --nodes nodes.toml",
@@ -47,6 +55,16 @@ EXAMPLES: Examples = {
         "molink relay --port 8002 --secret-file secret",
         "molink relay --host 192.168.1.10 --port 8002 --secret-file secret",
     ),
+    "restore": (
+        "molink restore cluster.backup",
+        "molink restore cluster.backup --data-dir second",
+    ),
+    "service install": (
+        "molink service install demo",
+        "molink service install Qwen/Qwen2.5-7B-Instruct --port 8080",
+    ),
+    "service remove": ("molink service remove", "molink service remove --data-dir second"),
+    "service status": ("molink service status", "molink service status --data-dir second"),
     "serve": (
         "molink serve demo --nodes 3 --link 100:30",
         "molink serve Qwen/Qwen2.5-0.5B-Instruct --port 8080",

@@ -29,7 +29,6 @@ WORDS = {
     "nodes": "`molink node list` shows the PCs that joined.",
     "keys": "`molink key list` shows the keys, `molink key create` makes one.",
     "invites": "`molink invite list` shows the invites, `molink invite` makes one.",
-    "logs": "A server's log is what it writes on standard error; an agent's: `molink agent logs`.",
     "update": "`molink upgrade` installs the newest release.",
     "top": "`molink dashboard` shows the cluster live.",
     "version": "`molink --version` says it.",

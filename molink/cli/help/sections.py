@@ -36,7 +36,7 @@ UP = {
         "--audit-share --data-dir"
     ),
     "Plan": "--tpot-ms --context-tokens --prompt-tokens --answer-tokens --split",
-    "Rings": _RING,
+    "Rings": f"--roles {_RING}",
     "Memory and cache": "--kv-host-tokens --no-prefix-cache",
     "Drafts": "--drafter --draft-width-max",
     "Load that is taken": _LOAD,

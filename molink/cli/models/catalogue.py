@@ -40,7 +40,7 @@ NAMES_MAX = 12
     metavar="UP/DOWN/MS",
     help="Line of each PC that --for names: Mbit/s up and down, and round trip to another.",
 )
-@click.option("--url", metavar="URL", envvar="MOLINK_URL", help="Of the coordinator to ask.")
+@click.option("--url", metavar="URL", envvar="MOLINK_URL", help="URL of the coordinator to ask.")
 @key_option
 @json_option
 @data_dir_option
@@ -56,11 +56,6 @@ def models(
     """List models to run, or with --for those that given cards can run, the most useful first.
 
     WORDS narrow the list to models with all of them in their name, licence or state.
-
-    \b
-    molink models qwen apache
-    molink models --for "3090, 3060 12GB, 5070"
-    molink models --for cluster --url http://127.0.0.1:8321
     """
     if cards is None:
         answer = _known()

@@ -141,7 +141,7 @@ def observed_service() -> ObservedService:
     rings = [ring("anna", "ben")]
     told = {"rings": rings, "nodes": nodes, "unready_reason": None}
     build = {"version": "0.1.0+g1a2b3c4", "protocol": 8, "protocol_min": 8}
-    return ObservedService(told | {"build": build})
+    return ObservedService(told | {"build": build, "disk_free_bytes": 5 * 10**10})
 
 
 def scraped(metrics: Metrics) -> str:
