@@ -16,7 +16,18 @@ SCRIPTS = [
     ROOT / "deploy" / "Containerfile",
     ROOT / "windows" / "install.ps1",
 ]
-GUIDES = [ROOT / "docs" / "volunteering.md", ROOT / "docs" / "operating.md"]
+GUIDES = [
+    ROOT / "docs" / f"{name}.md"
+    for name in (
+        "volunteering",
+        "operating",
+        "keys",
+        "keeping",
+        "deploying",
+        "model-files",
+        "limits",
+    )
+]
 
 EXPECTED = {
     "agent doctor": {"--json", "--data-dir"},
@@ -64,6 +75,7 @@ EXPECTED = {
     "node remove": set(),
     "plan": {"--json", "--kv", "--nodes", "--url"},
     "relay": {"--port", "--secret-file"},
+    "serve": set(),
     "restore": {"--data-dir"},
     "service install": set(),
     "service remove": set(),

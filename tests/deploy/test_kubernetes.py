@@ -125,6 +125,6 @@ def test_the_invite_is_never_in_a_file():
 
 
 def test_the_guide_applies_every_file():
-    guide = (FOLDER.parents[1] / "docs" / "operating.md").read_text()
+    guide = (FOLDER.parents[1] / "docs" / "deploying.md").read_text()
     for file in FOLDER.glob("*.yaml"):
         assert f"-f deploy/kubernetes/{file.name}" in guide

@@ -16,6 +16,9 @@ from tests.docs_site.not_run import NOT_RUN, reason_not_to_run
 from tests.docs_site.pages import PAGES, ROOT, code_blocks, is_shell, joined, shell_lines
 from tests.docs_site.reader import Reader, is_a_program_that_goes_on
 
+OPERATING = ("operating", "keys", "serving", "keeping", "model-files", "deploying")
+"""Pages of an operator, in the order in which one reads them."""
+
 ANSWERED = "requests are answered"
 
 
@@ -117,7 +120,8 @@ def test_simulating_and_planning(tmp_path):
 
 @pytest.mark.pages
 def test_operating(cluster):
-    cluster.follow("docs/operating.md", cluster.operator)
+    for page in OPERATING:
+        cluster.follow(f"docs/{page}.md", cluster.operator)
 
 
 @pytest.mark.pages
@@ -128,7 +132,10 @@ def test_volunteering(coordinator, tmp_path_factory):
         coordinator.follow("docs/volunteering.md", volunteer)
 
 
-FOLLOWED = ("README", "dashboard", "metrics", "operating", "volunteering", "placement", "simulator")
+FOLLOWED = (
+    *("README", "dashboard", "metrics", "volunteering", "placement", "simulator"),
+    *OPERATING,
+)
 
 
 def test_every_command_of_other_pages_has_a_reason():

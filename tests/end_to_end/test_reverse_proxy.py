@@ -18,7 +18,7 @@ from tests.end_to_end.clusters import free_ports
 from tests.end_to_end.conftest import serving
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 SMALL = ("--nodes", "1", "--dtype", "float32", "--kv-tokens", "416")
 PROMPT = {"prompt_token_ids": [5, 6, 7], "max_tokens": 8, "ignore_eos": True}
 

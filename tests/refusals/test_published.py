@@ -176,6 +176,7 @@ def test_only_paths_that_compute_take_posts():
     assert posts == {
         *("/generate", "/tokenize", "/detokenize", "/v1/completions", "/v1/chat/completions"),
         *("/v1/responses", "/v1/responses/input_tokens", "/v1/responses/{id}"),
+        "/v1/responses/{id}/cancel",
         *("/v1/messages", "/v1/messages/count_tokens"),
     }
 

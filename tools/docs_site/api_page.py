@@ -24,7 +24,7 @@ INTRODUCTION = """\
 
 What a server answers at its port for users. The same, for programs, is at `/openapi.json` of a
 server, and `/docs` there has a form for each endpoint. Any key opens inference, what shows or
-changes the cluster wants an admin's ([keys](operating.md#5-give-out-keys)); errors have OpenAI's
+changes the cluster wants an admin's ([keys](keys.md#give-out-keys)); errors have OpenAI's
 shape.
 """
 

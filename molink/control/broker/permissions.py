@@ -1,5 +1,5 @@
 """Permissions of the broker's clients to write and read topics. Pure; what an external broker
-should allow, too (docs/operating.md prints it as rules of Mosquitto).
+should allow, too (docs/deploying.md prints it as rules of Mosquitto).
 
 A node writes the topics under its own `said/` that there are, and no others, so that what a broker
 keeps for it has an end; it reads its own `told/#` and what the coordinator publishes for all; the
