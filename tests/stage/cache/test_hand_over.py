@@ -8,7 +8,7 @@ import time
 import pytest
 
 from molink.errors import FrameError
-from molink.stage.cache import handing, taking
+from molink.stage.cache import handed_blocks, handing
 from molink.stage.cache.pair import ANSWER, HELLO, MAGIC, RECORD, computed_by, introduce
 from molink.stage_protocol.pairing import Pairing
 from molink_scheduler.batch import Release
@@ -71,7 +71,7 @@ def test_only_what_is_wanted_is_taken(pair):
 
 @pytest.mark.parametrize("source", [(EPOCH, 12), (EPOCH + 1, REQUEST)])
 def test_what_never_comes_is_given_up(pair, monkeypatch, source):
-    monkeypatch.setattr(taking, "WAIT_S", 0.2)
+    monkeypatch.setattr(handed_blocks, "WAIT_S", 0.2)
     giver, taker = pair
     giver.hand_over(BLOCKS)
     assert taker.take(source=source) == 0
@@ -89,7 +89,7 @@ def test_what_is_dropped_meanwhile_is_not_filled(pair):
 
 
 def test_a_giver_that_is_gone_in_the_middle_is_not_waited_for(pair, monkeypatch):
-    monkeypatch.setattr(taking, "WAIT_S", 600.0)  # `answer` waits for 20.
+    monkeypatch.setattr(handed_blocks, "WAIT_S", 600.0)  # `answer` waits for 20.
     giver, taker = pair
     giver.hand_over(4)
     taker.cache.change(TakeBlocks(0, ((20, BLOCKS),), SOURCE))
@@ -159,20 +159,20 @@ def test_a_stage_with_more_layers_than_it_had_takes_nothing(pair):
 
 def test_what_nobody_takes_makes_room(pair, monkeypatch):
     giver, taker = pair
-    monkeypatch.setattr(taking, "HELD_BYTES_MAX", 5 * giver.layers.block_bytes)
+    monkeypatch.setattr(handed_blocks, "HELD_BYTES_MAX", 5 * giver.layers.block_bytes)
     giver.hand_over(4)
     for request in (30, 31):
         kept = KeptBlocks(REQUEST, 0, 300 + request, 2)
         giver.engine.blocks_out(KeepBlocks((kept,)))
         giver.cache.pair.kept(KeepBlocks((KeptBlocks(request, 0, 300 + request, 2),)), giver.engine)
-    wait_until(lambda: (EPOCH, 31) in taker.end._handed)
-    held = taker.end
+    wait_until(lambda: (EPOCH, 31) in taker.end.handed._handed)
+    held = taker.end.handed
     assert [*held._handed] == [
         (EPOCH, 30),
         (EPOCH, 31),
-    ] and held._figures.held_bytes == 4 * held.block_bytes
+    ] and held.figures.held_bytes == 4 * held.block_bytes
     assert taker.take(2, source=(EPOCH, 31)) == 2
-    assert held._figures.held_bytes == 2 * held.block_bytes
+    assert held.figures.held_bytes == 2 * held.block_bytes
 
 
 @pytest.mark.parametrize(

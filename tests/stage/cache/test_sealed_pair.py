@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from molink.lender.lan.handshake import GREETING, Opening
-from molink.stage.cache import handing, taking
+from molink.stage.cache import handed_blocks, handing, taking
 from molink.stage_protocol.messages import HoldLinks, SetPair
 from molink.stage_protocol.pairing import Pairing, PairLink
 from molink_scheduler.kv.changes import TakeBlocks
@@ -69,7 +69,7 @@ def test_rows_behind_blocks_that_came_sealed_are_equal_to_the_bit(pair):
 
 
 def test_both_ends_count_what_has_moved_and_what_has_not(pair, monkeypatch):
-    monkeypatch.setattr(taking, "WAIT_S", 0.1)
+    monkeypatch.setattr(handed_blocks, "WAIT_S", 0.1)
     giver, taker = pair
     giver.hand_over(4)
     wait_until(lambda: taker.held_blocks == 4)
@@ -110,7 +110,7 @@ def test_who_listens_in_the_lan_reads_neither_layers_nor_blocks(giver, taker):
     sizes = BLOCKS * giver.layers.block_bytes
     assert len(between.heard) > sizes
     assert b"layers" not in between.heard and b"MoLH" not in between.heard
-    for block_W in taker.end._handed[SOURCE].blocks.values():
+    for block_W in taker.end.handed._handed[SOURCE].blocks.values():
         block = block_W.tobytes()
         assert not any(block[at : at + 64] in between.heard for at in range(0, len(block), 64))
 
@@ -150,7 +150,7 @@ def test_strangers_who_say_nothing_are_few(pair):
 @pytest.mark.parametrize("which", ["giver", "taker"])
 def test_a_pair_that_ends_in_the_middle_leaves_the_rest_to_be_computed(pair, monkeypatch, which):
     """Its cell is left: what has come is taken, the rest is not waited for."""
-    monkeypatch.setattr(taking, "WAIT_S", 600.0)
+    monkeypatch.setattr(handed_blocks, "WAIT_S", 600.0)
     giver, taker = pair
     giver.hand_over(4)
     taker.cache.change(TakeBlocks(0, ((20, BLOCKS),), SOURCE))
