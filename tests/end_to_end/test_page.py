@@ -11,7 +11,7 @@ from tests.end_to_end.clusters import cluster, free_ports
 api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
 
 QUESTION = "Tell me of a boat."
-TOKENS = 500
+TOKENS = 1500
 ASKED = {
     "input": QUESTION,
     "temperature": 0,
