@@ -119,9 +119,12 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
 @click.argument("node", metavar="ID|NAME")
 @data_dir_option
 def forget_node(node: str, data_dir: str | None) -> None:
-    """Leave a removed PC out of lists from now on; its key stays refused."""
+    """Leave a removed PC out of lists from now on; its key stays refused. One whose owner has taken
+    it out needs no removal, and may come back with an invite."""
     with _registry(data_dir) as registry:
-        gone = registry.forget_node(node)
+        live = live_nodes(registry.api_url, data_dir) or {}
+        left = {one for one, told in live.items() if told.get("state") == "left"}
+        gone = registry.forget_node(node, time.time(), left)
     click.echo(f"Node {gone.node_id} ({printable_line(gone.name)}) is in no list any more.")
 
 

@@ -99,6 +99,13 @@ def test_a_removed_node_can_be_left_out_of_lists(registry):
     assert "attic" not in run("node", "list")
 
 
+def test_a_pc_that_has_left_is_forgotten_without_being_removed(registry, live):
+    node = join(registry, made())
+    live["nodes"] = {node.node_id: {"state": "left"}}
+    assert "is in no list any more" in run("node", "forget", "attic")
+    assert "attic" not in run("node", "list")
+
+
 def test_without_a_cluster_every_command_says_what_to_do(home):
     for words in (["invite"], ["invite", "list"], ["node", "list"], ["node", "remove", "x"]):
         with pytest.raises(UserError, match="run molink up first"):

@@ -80,6 +80,7 @@ EXPECTED = {
     "service install": set(),
     "service remove": set(),
     "service status": set(),
+    "status": set(),
     "upgrade": {"--check"},
     "up": {
         "--host",

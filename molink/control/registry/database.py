@@ -32,10 +32,11 @@ MIGRATIONS = (
     ALTER TABLE nodes ADD COLUMN pc TEXT;
     UPDATE nodes SET pc = id;
     """,
-    "CREATE TABLE forgotten (node_id TEXT PRIMARY KEY)",
+    "CREATE TABLE forgotten (node_id TEXT PRIMARY KEY, may_return INTEGER NOT NULL)",
 )
 """Times are seconds since 1970; `revoked` and `removed` are NULL while that has not happened. A
-removed node that is forgotten is in no list; its row goes on keeping its key out."""
+removed node that is forgotten is in no list; its row goes on keeping its key out, unless it
+`may_return`, with an invite: its owner had taken it out."""
 
 INVITE_COLUMNS = "id, name, created, expires, uses_total, uses_left, revoked"
 NODE_COLUMNS = "id, name, public_key, password, weights_token, joined, invite_id, removed, pc"

@@ -13,7 +13,7 @@ refused. Times are arguments: seconds since 1970 by the coordinator's clock.
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,7 +219,7 @@ class Registry:
         Raises JoinRefusedError with one sentence for its owner.
         """
         with self._transaction() as db:
-            known = rules.node(db, node_id_of(public_key))
+            known = rules.let_return(db, rules.node(db, node_id_of(public_key)))
             if known is not None:
                 return Membership(rules.admitted_again(db, known, request.name), is_new=False)
             if pc_key is not None:
@@ -266,13 +266,14 @@ class Registry:
             )
             return pc
 
-    def forget_node(self, which: str) -> NodeRecord:
-        """Leave a removed PC of this id or name out of every list; its keys stay refused.
+    def forget_node(self, which: str, now: float, left: Collection[str] = ()) -> NodeRecord:
+        """Leave a PC of this id or name out of every list: one that was removed, whose keys stay
+        refused, or one of those that `left`, which may come back with an invite.
 
-        Raises UserError when there is none that was removed.
+        Raises UserError when there is none such.
         """
         with self._transaction() as db:
-            return rules.forget_removed(db, which)
+            return rules.forget(db, which, left, now)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

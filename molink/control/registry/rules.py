@@ -8,6 +8,7 @@ import hmac
 import re
 import secrets
 import sqlite3
+from collections.abc import Collection
 from dataclasses import astuple
 from typing import assert_never
 
@@ -186,21 +187,41 @@ def one_pc(db: sqlite3.Connection, which: str) -> NodeRecord:
     return pc
 
 
-def forget_removed(db: sqlite3.Connection, which: str) -> NodeRecord:
-    """Leave the removed PC of this id or name, with its devices, out of lists; the one that was
-    removed last, where several have the name. Raises UserError when there is none."""
+def forget(db: sqlite3.Connection, which: str, left: Collection[str], now: float) -> NodeRecord:
+    """Leave the PC of this id or name, with its devices, out of lists: the one that was removed
+    last, or one whose owner has taken it out, which `left` names and which may come back.
+
+    Raises UserError when there is none, or it is a member.
+    """
     named = [one for one in nodes(db) if which in (one.node_id, one.name)]
     gone = [one for one in named if one.removed is not None]
-    if not gone and named:
+    away = [one for one in named if one.removed is None and one.node_id in left]
+    if not (gone or away) and named:
         raise UserError(f"{which} is a member: molink node remove {which} comes first.")
-    if not gone:
-        raise UserError(f"No node {which!r:.80} was removed: see molink node list.")
-    last = max(gone, key=lambda one: one.removed or 0.0)
+    if not (gone or away):
+        raise UserError(f"No node {which!r:.80} was removed or has left: see molink node list.")
+    found = away[0] if away else max(gone, key=lambda one: one.removed or 0.0)
+    if away:
+        db.execute("UPDATE nodes SET removed = ? WHERE pc = ?", (now, found.pc))
     db.execute(
-        "INSERT OR IGNORE INTO forgotten SELECT id FROM nodes WHERE pc = ? AND removed IS NOT NULL",
-        (last.pc,),
+        "INSERT OR IGNORE INTO forgotten SELECT id, ? FROM nodes "
+        "WHERE pc = ? AND removed IS NOT NULL",
+        (bool(away), found.pc),
     )
-    return last
+    return found
+
+
+def let_return(db: sqlite3.Connection, known: NodeRecord | None) -> NodeRecord | None:
+    """The node, or None for one that may come back as if it had never been here."""
+    if known is None:
+        return None
+    query = "SELECT may_return FROM forgotten WHERE node_id = ?"
+    row = db.execute(query, (known.node_id,)).fetchone()
+    if row is None or not row[0]:
+        return known
+    for table, column in (("forgotten", "node_id"), ("nodes", "id")):
+        db.execute(f"DELETE FROM {table} WHERE {column} = ?", (known.node_id,))
+    return None
 
 
 def add_node(

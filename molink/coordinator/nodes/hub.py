@@ -385,7 +385,10 @@ class ControlHub:
         if not self._is_dropping:
             return
         for member in self.registry.list_nodes(forgotten=True):
-            if member.removed is None or member.node_id in self._removed:
+            if member.removed is None:
+                self._removed.discard(member.node_id)  # Forgotten, it may have come back.
+                continue
+            if member.node_id in self._removed:
                 continue
             self._removed.add(member.node_id)
             self.access.shut_out(member.node_id)

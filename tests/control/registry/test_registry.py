@@ -112,16 +112,30 @@ def test_a_removed_node_that_is_forgotten_is_in_no_list_and_stays_out(registry):
         for number, name in enumerate(["attic", "cellar"], start=1)
     )
     with pytest.raises(UserError, match="molink node remove attic comes first"):
-        registry.forget_node("attic")
+        registry.forget_node("attic", NOW)
     registry.remove_node("attic", NOW)
-    assert registry.forget_node("attic").node_id == first.node_id
+    assert registry.forget_node("attic", NOW).node_id == first.node_id
     assert [one.node_id for one in registry.list_nodes()] == [second.node_id]
     gone = [one.node_id for one in registry.list_nodes(forgotten=True) if one.removed is not None]
     assert gone == [first.node_id], "a coordinator that runs shuts it out all the same"
     with pytest.raises(JoinRefusedError, match="removed from the cluster"):
         registry.admit(key(1), request(invite), NOW)
     with pytest.raises(UserError, match="No node 'attic' was removed"):
-        registry.forget_node("attic")
+        registry.forget_node("attic", NOW)
+
+
+def test_a_pc_that_has_left_is_forgotten_and_may_come_back_with_an_invite(registry):
+    invite = make(registry)
+    pc = registry.admit(key(1), request(invite), NOW).node
+    device = registry.admit(seat(1), seat_request(), NOW, PC).node
+    assert registry.forget_node(pc.name, NOW, {pc.node_id, device.node_id}).node_id == pc.node_id
+    assert registry.list_nodes() == [] and registry.member(pc.node_id) is None
+    assert len(registry.list_nodes(forgotten=True)) == 2, "a coordinator shuts both out"
+    with pytest.raises(JoinRefusedError, match="has not joined this cluster yet"):
+        registry.admit(key(1), request(None), NOW)
+    again = registry.admit(key(1), request(invite), NOW)
+    assert again.is_new and again.node.password != pc.password
+    assert [one.node_id for one in registry.list_nodes()] == [pc.node_id]
 
 
 def test_a_node_is_removed_by_its_name_if_only_one_has_it(registry):

@@ -11,6 +11,7 @@ from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine.memory.lent_blocks import LentBlocks
 from molink.engine.memory.moving_blocks import MovingBlocks
+from molink.engine.memory.prompt_cuts import PromptCuts
 from molink.engine.memory.ragged_batch import RaggedSpan
 from molink.engine.step.card_retry import TensorInputs, computed
 from molink.engine.step.lending import Lending, make_room_for
@@ -41,7 +42,7 @@ class Stage:
         pool.write(0, torch.arange(pool.slots), one, one)
         self.kv, self.moving = LentBlocks(self.blocks_here), MovingBlocks()
         lender = SimpleNamespace(put=lambda places, packed_BW: None)
-        self.lending = Lending(lender, self.kv, pool, self.moving, PLACES, None)
+        self.lending = Lending(lender, self.kv, pool, self.moving, PLACES, None, PromptCuts())
         self.kv.borrow(PLACES)
 
     def happens(self) -> None:
