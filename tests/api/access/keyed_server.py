@@ -4,7 +4,7 @@ from pathlib import Path
 
 from molink.api import create_app, start_api
 from molink.api.access import Access
-from molink.api.cluster_routes import add_plan_route
+from molink.api.cluster_routes import add_catalogue_route, add_plan_route
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KeyStore
 from molink_scheduler.placement import Shortage
@@ -30,6 +30,7 @@ class Server:
         access = Access(self.keys, required, names, lambda: self.now_s, no_keys=no_keys)
         self.app = create_app(service, access)
         add_plan_route(self.app, MODEL, self._plan)
+        add_catalogue_route(self.app, self._catalogue)
         self.runner = await start_api(self.app, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
 
@@ -37,6 +38,9 @@ class Server:
         await self.runner.cleanup()
         self.keys.store.close()
         self.store.close()
+
+    async def _catalogue(self) -> dict[str, object]:
+        return {"pcs": [], "models": []}
 
     async def _plan(self, split):
         return Shortage(1, 1, 0, "too little")

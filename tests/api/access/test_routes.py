@@ -122,14 +122,14 @@ async def app_of(access, folder, monkeypatch):
         apps.append(app)
         return SimpleNamespace(cleanup=AsyncExitStack().aclose)
 
-    async def plan(split):
+    async def plan(split=None):
         raise AssertionError("nobody was to be let in so far")
 
     monkeypatch.setattr("molink.api.start_api", start_api)
     service = CountingService()
     cluster = SimpleNamespace(service=service, live=None, admin=FakeAdmin(), cell=FakeCell())
     service.model = SimpleNamespace(name="tiny")
-    coordinator = SimpleNamespace(cluster=cluster, plan=plan)
+    coordinator = SimpleNamespace(cluster=cluster, plan=plan, catalogue=plan)
     cluster.live = SimpleNamespace(freeze=lambda: None)
     settings = settings_of(UpSettings, model="demo", data_dir=folder)
     async with AsyncExitStack() as stack:

@@ -11,7 +11,7 @@ from molink.api.admin import add_admin_routes
 from molink.api.backend import Backend
 from molink.api.cell import add_cell_routes
 from molink.api.chat import ChatFormat
-from molink.api.cluster_routes import add_plan_route
+from molink.api.cluster_routes import add_catalogue_route, add_plan_route
 from molink.api.openai.batches.endpoint import add_batch_routes
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.logprobs import TokenTexts
@@ -29,6 +29,7 @@ FOLDER = Path(__file__).parents[3] / "molink/api/openapi"
 def app(service, tmp_path):
     app = create_app(service)
     add_plan_route(app, "m", None)
+    add_catalogue_route(app, None)
     add_admin_routes(app, FakeAdmin())
     add_cell_routes(app, FakeCell())
     backend = Backend(service, TokenTexts(service), ChatFormat.of(service.card.tokenizer))

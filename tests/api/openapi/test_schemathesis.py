@@ -65,6 +65,9 @@ class OneKey:
     def spend(self, key: ApiKey, now_s: float) -> None:
         return None
 
+    def quota_left(self, key: ApiKey) -> None:
+        return None
+
     def usage(self, key: ApiKey) -> KeyUsage:
         return KeyUsage()
 
