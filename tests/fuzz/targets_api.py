@@ -23,6 +23,7 @@ from molink.api.requests import prompt_list, tokens_of_prompt
 from molink.api.schemas import CompletionBody, GenerateBody
 from molink.client.api_client import _events, server_sentence
 from molink.errors import UserError
+from molink.serving.events import EventLedger
 from molink.serving.grammar_check import GrammarQuestion
 from tests.api.conftest import CARD
 from tests.fuzz.target import Target, json_seeds
@@ -117,7 +118,7 @@ def _access(data: bytes) -> None:
     POST._cache.clear()
     for access in (Access(), Access(_NoKeys()), Access(_NoKeys(), required=True)):
         try:
-            _admit(access, POST)
+            _admit(access, POST, EventLedger())
         except ApiError:
             continue
 

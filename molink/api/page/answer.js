@@ -32,7 +32,7 @@ export class AnswerView {
   #afterDraw;
   #came = []; // When the last tokens came.
   #tokens = 0;
-  #toldAt = 0;
+  #toldAt = -Infinity;
 
   // `afterDraw` is called each time that the element has grown.
   constructor(afterDraw) {
@@ -51,6 +51,7 @@ export class AnswerView {
   begin() {
     this.#tokens = 0;
     this.#came = [];
+    this.#toldAt = -Infinity;
     this.#actions.hidden = true;
     this.element.classList.remove("failed");
     this.element.setAttribute("aria-busy", "true");

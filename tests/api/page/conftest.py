@@ -96,8 +96,8 @@ class ToldService(FakeService):
         self.requests.append(request)
         timeline, now_s = request.timeline, request.timeline.arrival.at + STEP_S
         log = request.log
-        assert log is not None, "the page asks for answers that are kept"
-        log.begin()
+        if log is not None:
+            log.begin()
         how = None
         try:
             with self.request_log.following(timeline):
@@ -113,13 +113,15 @@ class ToldService(FakeService):
                         case str():
                             timeline.tokens_came(1, now_s)
                             event = TokenEvent((ord("a"),), piece)
-                            log.took(event)
+                            if log is not None:
+                                log.took(event)
                             yield event
                 timeline.finished("stop", now_s)
                 how = "stop"
                 yield TokenEvent((), "", finish_reason="stop")
         finally:
-            log.ended(Ending(time.time(), how))
+            if log is not None:
+                log.ended(Ending(time.time(), how))
             self.closed.release()
 
     def cluster(self) -> ClusterReport:
