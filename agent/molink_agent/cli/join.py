@@ -42,7 +42,7 @@ OWN_DIRECTORY = "Give --data-dir {data_dir} to each of these commands, too."
 @click.command()
 @click.argument("invite", envvar="MOLINK_INVITE", default=FROM_INPUT)
 @data_dir_option
-@click.option("--name", help="Name that the operator sees; without it this PC's host name.")
+@click.option("--name", help="Name that the operator sees; else the one so far, or the host's.")
 @click.option(
     "--device",
     help="Devices that are lent: auto, cuda:1, cuda:0,cpu, cpu,cpu (two stages on the CPU).",
@@ -96,7 +96,8 @@ def join(
     _keep_limits(where, limits, relay_only=relay_only)
     _check_cards(where)
     pair = load_or_make_key(where / KEY_FILE)
-    shown_name = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
+    shown_name = name or _name_before(where) or platform.node() or "unnamed"
+    shown_name = shown_name[:NAME_CHARACTERS_MAX]
     membership = asyncio.run(join_cluster(parsed, pair, shown_name, where))
     shown = StatusLine()
     _greet(shown, membership, data_dir, stays=then_run)
@@ -145,6 +146,17 @@ def _typed() -> str:
             "it to you."
         )
     return read
+
+
+def _name_before(where: "Path") -> str:
+    """Name under which this PC is a member; empty: it is none, or its file cannot be read."""
+    from molink_agent.daemon.membership import load_membership
+
+    try:
+        membership = load_membership(where)
+    except UserError:  # Joining writes it anew.
+        return ""
+    return "" if membership is None else membership.name
 
 
 def _become_run(where: "Path") -> None:

@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -40,6 +41,28 @@ def test_a_pc_whose_agent_runs_does_not_join_beneath_it(tmp_path, monkeypatch):
         words = ["join", invite, "--data-dir", str(tmp_path)]
         CliRunner().invoke(main, words, catch_exceptions=False)
     assert not (tmp_path / commands.KEY_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "name"),
+    [((), None, "host"), ((), "anna", "anna"), (("--name", "ben"), "anna", "ben")],
+)
+def test_who_joins_again_keeps_the_name(tmp_path, monkeypatch, words, before, name):
+    """Another invite is no reason to be called otherwise."""
+    asked = []
+
+    async def join_cluster(invite, pair, shown_name, where):
+        asked.append(shown_name)
+        raise UserError("enough")
+
+    kept = None if before is None else SimpleNamespace(name=before)
+    monkeypatch.setattr("molink_agent.daemon.membership.load_membership", lambda where: kept)
+    monkeypatch.setattr("molink_agent.daemon.membership.join_cluster", join_cluster)
+    monkeypatch.setattr(commands, "_check_cards", lambda where: None)
+    monkeypatch.setattr("platform.node", lambda: "host")
+    invite = Invite.make("https://10.0.0.1:8003", bytes(32)).text
+    CliRunner().invoke(main, ["join", invite, "--data-dir", str(tmp_path), *words])
+    assert asked == [name]
 
 
 def test_no_invite_at_all_is_told_so(tmp_path):
