@@ -1,5 +1,6 @@
 """The page before a real cluster: its answer outlives a load, a lost line, and the coordinator."""
 
+import asyncio
 import json
 
 import pytest
@@ -21,11 +22,15 @@ ASKED = {
 SAID = "JSON.parse(sessionStorage.getItem('molink-conversation')).messages.at(-1).content"
 
 
+LENGTH = "document.querySelector('.answer .text')?.textContent.length ?? 0"
+
+
 async def shown(page, chars: int) -> int:
     """How much of an answer the page shows, once it is so many characters."""
-    length = "document.querySelector('.answer .text')?.textContent.length ?? 0"
-    await page.wait_for_function(f"least => {length} >= least", arg=chars)
-    return await page.evaluate(length)
+    async with asyncio.timeout(3e-3 * PATIENCE_MS):
+        while (length := await page.evaluate(LENGTH)) < chars:  # Its policy forbids waiting inside.
+            await asyncio.sleep(0.02)
+    return length
 
 
 async def opened(driver, url):
@@ -40,7 +45,7 @@ async def opened(driver, url):
     page.set_default_timeout(3 * PATIENCE_MS)
     await page.route("**/v1/responses", asks_so)
     await page.goto(url)
-    await page.wait_for_function("document.getElementById('state').textContent === 'Ready'")
+    await api.expect(page.locator("#state")).to_have_text("Ready", timeout=3 * PATIENCE_MS)
     return page
 
 

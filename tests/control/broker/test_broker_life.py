@@ -75,7 +75,7 @@ async def test_a_hundred_nodes_join_forty_at_a_time(broker, open_client):
         client.die()
 
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         open_client("coordinator", subscriptions=[PRESENCE.of_all]) as coordinator,
         asyncio.TaskGroup() as tasks,
     ):

@@ -7,7 +7,6 @@ evenly spread, so that as many are there at any moment as the forecast counts wi
 tokens, answers of 256. Virtual time, so the same figures come on every machine.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from molink_sim.forecast import _ring
 from molink_sim.report.summary import samples
 from molink_sim.scenario import RequestArrival, RingSpec, Scenario, SystemSpec
 from molink_sim.simulate import simulate
+from tools.experiments.harness.experiment import experiment
 
 CASES: tuple[tuple[str, str, Format], ...] = (
     ("2x 3090", "qwen3-32b", "4 bits"),
@@ -102,12 +102,9 @@ def _arrivals(users: int, lasts_s: float) -> Iterator[RequestArrival]:
         yield RequestArrival(at_s, Goal().prompt_tokens, Goal().answer_tokens)
 
 
-def main() -> None:
+@experiment
+def main(out: Path) -> None:
     """Print a table and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    out = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
     rows = [one for case in CASES for one in compare(*case)]
     fields = [{name: getattr(one, name) for name in Compared.__dataclass_fields__} for one in rows]
     (out / "catalogue_forecast.json").write_text(json.dumps(fields, indent=1), encoding="utf-8")
