@@ -29,7 +29,7 @@ async def shown(page, chars: int) -> int:
     """How much of an answer the page shows, once it is so many characters."""
     async with asyncio.timeout(3e-3 * PATIENCE_MS):
         while (length := await page.evaluate(LENGTH)) < chars:  # Its policy forbids waiting inside.
-            await asyncio.sleep(0.02)
+            await page.wait_for_timeout(20)
     return length
 
 

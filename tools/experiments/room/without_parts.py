@@ -3,8 +3,9 @@
     python -m tools.experiments.room.without_parts MODEL --out DIR
 
 A stage with all layers of MODEL, in fp32 with one thread, as the repository has it now and as it
-stood at the COMMIT of --before, takes turns with itself: six requests of 64 tokens, 32 tokens of answer each. Both
-are copies of what is committed. Processor time of a run, and whether tokens are the same.
+stood at the commit of --before, takes turns with itself: six requests of 64 tokens, 32 tokens of
+answer each. Both are copies of what is committed. Told are the processor time of a run, and whether
+tokens are the same.
 """
 
 import os
