@@ -12,7 +12,6 @@ from molink.findings.interruptions import interruption_findings
 from molink.findings.series import Series
 from molink.findings.stages import slow_stages, slowest_stage
 from molink.report.cluster import RingLink
-from molink_scheduler.units import GB, MB
 
 LOST_S = 600.0
 """Seconds for which a node that was lost before our eyes is news."""
@@ -33,7 +32,7 @@ TROUBLE_ID_CHARS = 60
 REFUSED_BAD = 0.1
 """Share of refused requests from which users feel it as an outage."""
 
-DISK_FULL_BYTES, DISK_SHORT_BYTES = 64 * MB, GB
+DISK_FULL_BYTES, DISK_SHORT_BYTES = 64 * 10**6, 10**9
 """Room below which the coordinator's files can soon not be written, and below which an operator
 has a day or so to make some."""
 

@@ -13,10 +13,12 @@ UNITS = "scheduler/molink_scheduler/units.py"
 NOT_BYTES = {
     "molink/api/metrics/otlp.py": "nanoseconds of a second",
     "molink/terminal/catalogue_report.py": "parameters of a model",
+    "molink/dashboard/pages/columns.py": "units of any column; the dashboard knows no scheduler",
+    "molink/findings/judged.py": "bytes, where no room but the report may be known",
     "molink/hardware/format_times.py": "operations, by which a rate is told",
     "scheduler/molink_scheduler/placement/facts.py": "rows a second, at most",
 }
-"""Files whose number of this size counts something else."""
+"""Files whose number of this size counts something else, or that may not know the units."""
 
 GIGA = {10**9, 2**30}
 

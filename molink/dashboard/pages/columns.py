@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from molink.dashboard.pages.lines import Line, Row, TextSpan, fitted
-from molink_scheduler.units import GB
 
 UNITS = {
     "ms": 1e-3,
@@ -16,7 +15,7 @@ UNITS = {
     "B": 1.0,
     "KB": 1e3,
     "MB": 1e6,
-    "GB": GB,
+    "GB": 1e9,
     "TB": 1e12,
     "Mbps": 1.0,
     "Gbps": 1e3,
