@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PagePlace:
-    """Where the page of an agent is, kept so that it stays where its owner has bookmarked it."""
+    """Address of an agent's page, kept so that it stays where its owner has bookmarked it."""
 
     port: int = 0
     """0: not known yet."""

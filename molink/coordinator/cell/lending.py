@@ -52,7 +52,7 @@ TOO_LATE = "No lender answered before it had to load."
 
 
 class Lenders(Protocol):
-    """Where stages of rings borrow."""
+    """Lenders of the stages of rings."""
 
     async def borrow(self, stages: Sequence[AgentStage]) -> None:
         """Give stages that are to load, and lack room, leases as part of their work."""

@@ -26,7 +26,7 @@ WAITING_MAX = 8
 
 
 class Door(Protocol):
-    """Where the stage listens that takes."""
+    """Entrance at which the stage listens that takes."""
 
     @property
     def port(self) -> int:

@@ -15,7 +15,7 @@ EXPIRES_S_MIN = 3600
 
 
 class ExpiresAfter(Part):
-    """When a file is removed."""
+    """Time at which a file is removed."""
 
     anchor: Literal["created_at"]
     seconds: int = Field(ge=EXPIRES_S_MIN, le=KEPT_S)
