@@ -101,19 +101,19 @@ class MolinkGroup(SentenceGroup):
     ) -> click.Context:
         """The context of a command line, which keeps what was typed."""
         typed = list(args)
-        with _foreign_options_told(typed):
+        with _foreign_options_explained(typed):
             context = super().make_context(info_name, args, parent, **extra)
         context.meta[TYPED] = typed
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an option that another program has gets its sentence."""
-        with _foreign_options_told(ctx.meta[TYPED]):
+        with _foreign_options_explained(ctx.meta[TYPED]):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _foreign_options_told(typed: list[str]) -> Iterator[None]:
+def _foreign_options_explained(typed: list[str]) -> Iterator[None]:
     """Say of an option that there is not what it is called here, if another program has it."""
     try:
         yield

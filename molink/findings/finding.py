@@ -28,7 +28,7 @@ BAD, WARNING, NOTE = Severity.BAD, Severity.WARNING, Severity.NOTE
 
 @dataclass(frozen=True, slots=True)
 class FindingKind:
-    """Kind of findings."""
+    """Kind of findings: how bad they may be, what helps, and when they are told."""
 
     severities: tuple[Severity, ...]
     """Severities that its findings may have."""

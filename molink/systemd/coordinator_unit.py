@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from molink.systemd.unit_file import (
-    EXIT_USER_ERROR,
     SANDBOX,
     command_line,
     environment_line,
     isolation_lines,
     quoted_path,
+    restart_lines,
 )
 
 MADE_BY = "# Made by molink service install"
@@ -43,12 +43,7 @@ Type=exec
 ExecStart={{command}}
 WorkingDirectory={{here}}
 Environment=PYTHONUNBUFFERED=1
-Restart=on-failure
-RestartSec={RESTART_AFTER_S}
-RestartPreventExitStatus={EXIT_USER_ERROR}
-KillMode=mixed
-TimeoutStopSec={STOP_WITHIN_S}
-UMask=0077
+{restart_lines(RESTART_AFTER_S, STOP_WITHIN_S)}UMask=0077
 Environment={{environment}}
 {SANDBOX}{{isolation}}
 [Install]

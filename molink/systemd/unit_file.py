@@ -35,6 +35,7 @@ SystemCallErrorNumber=EPERM
 # is asked whether somebody uses the PC. MemoryDenyWriteExecute is left out: torch and CUDA make
 # code while they run.
 
+
 ISOLATION = (
     "PrivateUsers=yes",
     "ProtectSystem=strict",
@@ -53,6 +54,18 @@ def unit_name(kind: str, data_dir: Path, usual_data_dir: Path) -> str:
         return f"molink-{kind}.service"
     key = hashlib.blake2b(str(data_dir).encode(), digest_size=NAME_HASH_BYTES).hexdigest()
     return f"molink-{kind}-{key}.service"
+
+
+def restart_lines(after_s: int, stop_within_s: int) -> str:
+    """Lines that start a service again after a crash, unless only a person can put it right, and
+    stop it in order: only the program is told to, and what is left after that is killed."""
+    return f"""\
+Restart=on-failure
+RestartSec={after_s}
+RestartPreventExitStatus={EXIT_USER_ERROR}
+KillMode=mixed
+TimeoutStopSec={stop_within_s}
+"""
 
 
 def isolation_lines(data_dir: Path, *, isolated: bool) -> str:

@@ -108,6 +108,7 @@ def test_an_answer_ends_with_its_rate(terminal):
     terminal.type("hello\n")
     terminal.wait_for("3 tokens, ")
     terminal.wait_for(" tokens/s, the first after ")
+    assert terminal.process.poll() is None, "it asks for the next question"
 
 
 def test_ctrl_c_at_the_prompt_only_says_how_to_leave(terminal):

@@ -21,7 +21,7 @@ async def change_limit(data_dir: Path, key: str, value: str) -> list[str]:
     await asyncio.to_thread(_set, data_dir, key, value)
     runs = await agent_runs(data_dir)
     answer = await ask_agent(data_dir, {"command": "look"}) if runs else {}
-    return list(_said(data_dir, key, value, runs, str(answer.get("shortage") or "")))
+    return list(_confirmation(data_dir, key, value, runs, str(answer.get("shortage") or "")))
 
 
 def _set(data_dir: Path, key: str, value: str) -> None:
@@ -31,7 +31,7 @@ def _set(data_dir: Path, key: str, value: str) -> None:
     file.set(key, value)
 
 
-def _said(data_dir: Path, key: str, value: str, runs: bool, shortage: str) -> Iterator[str]:
+def _confirmation(data_dir: Path, key: str, value: str, runs: bool, shortage: str) -> Iterator[str]:
     when = "the agent knows" if runs else "it holds when the agent starts"
     is_unset = value.strip().lower() in UNSET
     done = f"{key} is taken back" if is_unset else f"{key} = {value} is saved"

@@ -81,9 +81,11 @@ async def page_served(data_dir: Path) -> AsyncIterator[None]:
     runner = web.AppRunner(page_app(data_dir, place.token), access_log=None)
     await runner.setup()
     try:
-        with suppress(OSError, UserError):
+        try:
             port = await _listen(runner, place.port)
             write_private(data_dir / PAGE_FILE, json.dumps(asdict(PagePlace(port, place.token))))
+        except (OSError, UserError) as error:
+            log.warning("The page of this PC is not served: %s", error)
         yield
     finally:
         await runner.cleanup()

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from molink.systemd.unit_file import (
-    EXIT_USER_ERROR,
     SANDBOX,
     command_line,
     environment_line,
     isolation_lines,
+    restart_lines,
 )
 from molink.systemd.unit_file import unit_name as unit_name_of
 
@@ -68,12 +68,7 @@ StartLimitIntervalSec=0
 Type=exec
 ExecStart={{command}}
 Environment=PYTHONUNBUFFERED=1
-Restart=on-failure
-RestartSec={RESTART_AFTER_S}
-RestartPreventExitStatus={EXIT_USER_ERROR}
-KillMode=mixed
-TimeoutStopSec={STOP_WITHIN_S}
-Nice={NICENESS}
+{restart_lines(RESTART_AFTER_S, STOP_WITHIN_S)}Nice={NICENESS}
 CPUWeight={CPU_WEIGHT}
 IOSchedulingClass=best-effort
 IOSchedulingPriority=7

@@ -29,7 +29,7 @@ ROUNDED: Mapping[Format, tuple[int, int | None]] = {"8 bits": (8, None), "4 bits
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One published model."""
+    """Published model of the catalogue: its settings and where they come from."""
 
     name: str
     """Name that a user types, in lower case."""

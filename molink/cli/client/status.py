@@ -33,7 +33,7 @@ def status(url: str, key: str | None, data_dir: str | None, as_json: bool) -> No
     """
     report = asyncio.run(_asked(url, key, data_dir))
     try:
-        told = _told(report, url)
+        told = _summary(report, url)
     except (KeyError, TypeError, ValueError, IndexError):
         raise UserError(f"What answers at {url} is no server of MoLink: check the --url.") from None
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_lines(told)))
@@ -49,7 +49,7 @@ async def _asked(url: str, key: str | None, data_dir: str | None) -> JsonObject:
     return report
 
 
-def _told(report: JsonObject, url: str) -> JsonObject:
+def _summary(report: JsonObject, url: str) -> JsonObject:
     """What of `GET /cluster` the command tells; layers are [first, behind the last]."""
     counts = [ring["requests"] for ring in report["rings"]]
     return {

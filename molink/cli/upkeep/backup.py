@@ -43,8 +43,9 @@ def restore(file: Path, data_dir: str | None) -> None:
     found = read_backup(file, _contents())
     with only_one("A coordinator", where / LOCK_FILE):
         restore_backup(found, where, _contents())
+        next_step = _made_ready(where)
     click.echo(f"{where} holds the cluster of {found.created} again.")
-    click.echo(_made_ready(where))
+    click.echo(next_step)
 
 
 def _made_ready(where: Path) -> str:

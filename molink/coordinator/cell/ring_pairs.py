@@ -209,14 +209,14 @@ class RingPairs:
         return next(link for (to, ids), link in self._links.items() if to == taker and giver in ids)
 
     def _is_linked(self, ends: Ends) -> bool:
-        number, told = self._link(ends).number, [_told(stage) for stage in ends]
+        number, told = self._link(ends).number, [_reported_pair(stage) for stage in ends]
         return all(one is not None and one.linked and one.number == number for one in told)
 
     def _wanted(self, ends: Ends) -> dict[str, Pairing]:
         """What both ends are to be, by their nodes: the one that hands over once it is known where
         the other listens."""
         (giver, taker), link = ends, self._link(ends)
-        wanted, told = {taker.node.node_id: Pairing(link=link)}, _told(taker)
+        wanted, told = {taker.node.node_id: Pairing(link=link)}, _reported_pair(taker)
         if told is not None and told.number == link.number and told.port:
             path = self._path(giver.node, taker.node)
             host = _host(path) if path is not None else LOCALHOST
@@ -231,7 +231,7 @@ class RingPairs:
             for stage in stages:
                 node_id = stage.node.node_id
                 order = PairOrder(ring=ring, pairing=wanted.get(node_id))
-                if _is(_told(stage), order.pairing):
+                if _matches(_reported_pair(stage), order.pairing):
                     self._sent.pop(node_id, None)
                     continue
                 before, sent_at = self._sent.get(node_id, (None, now))
@@ -252,12 +252,12 @@ def _is_private(host: str) -> bool:
         return False
 
 
-def _told(stage: AgentStage) -> PairHealth | None:
+def _reported_pair(stage: AgentStage) -> PairHealth | None:
     """What a stage has told of its end; None: it has none."""
     return stage.health.pair if stage.health is not None else None
 
 
-def _is(told: PairHealth | None, pairing: Pairing | None) -> bool:
+def _matches(told: PairHealth | None, pairing: Pairing | None) -> bool:
     """Whether a stage is the end that it is to be."""
     if told is None or pairing is None or pairing.link is None:
         return told is None and pairing is None
@@ -268,7 +268,7 @@ def _is(told: PairHealth | None, pairing: Pairing | None) -> bool:
 def _why_not_linked(pairs: Sequence[Ends]) -> str:
     """Why stages are not linked that are paired, a clause."""
     for giver, taker in pairs:
-        told = _told(giver)
+        told = _reported_pair(giver)
         if told is not None and told.why:
             return f"{giver.name} does not reach {taker.name}: {told.why.rstrip('.')}"
     return "their stages are being linked"

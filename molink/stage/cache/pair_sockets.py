@@ -39,7 +39,7 @@ class Door(Protocol):
         """The link of one who has connected, if it may be. Raises OSError or FrameError."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket: nobody else is let in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PathDoor:
         return link
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket: nobody else is let in."""
         _close(self.listener)
 
 
@@ -107,7 +107,7 @@ class SealedDoor:
         return let_in(link, opening, key, self.incarnation)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket: nobody else is let in."""
         _close(self.listener)
 
     def _objection(self, opening: Opening, key: bytes) -> str:

@@ -143,6 +143,7 @@ def test_strangers_who_say_nothing_are_few(pair):
         for _ in range(2 * taking.LINKS_MAX)
     ]
     wait_until(lambda: len(taker.end._open) == taking.LINKS_MAX)
+    assert len(taker.end._open) == taking.LINKS_MAX
     for link in links:
         link.close()
 

@@ -160,7 +160,7 @@ class BackgroundAnswers:
         return self._known.get((_owner(request), request.match_info["id"]))
 
     async def close(self) -> None:
-        """End them all."""
+        """End all answers that are under way."""
         await cancel(*(one.task for one in self._known.values()))
 
 
