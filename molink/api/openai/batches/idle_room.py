@@ -24,9 +24,10 @@ from typing import NamedTuple
 LINES_MAX = 32
 """Sequences of batches at a time: ring and links of home PCs are full with fewer."""
 
-BEGINNING_MAX = 1
-"""Sequences that have no token yet, on a ring that nobody else uses: a prompt under way is not
-interrupted, so a newcomer waits for these."""
+BEGINNING_MAX, BEGINNING_TOKENS = 8, 1024
+"""Sequences that have no token yet on a ring that nobody else uses, and tokens of their prompts
+together where there is more than one: a prompt under way is not interrupted, so a newcomer waits
+for these. One at a time left half of a pause of two seconds unused."""
 
 SLOWER = 1.05
 """Times as long for a gap of others, at most."""
@@ -99,6 +100,7 @@ class RoomOfRing:
     _queued_since: float | None = None
     _own: int = 0
     _own_beginning: int = 0
+    _beginning_tokens: int = 0
     _held_kv: int = 0
     """KV that all who are here hold."""
 
@@ -112,7 +114,9 @@ class RoomOfRing:
         self._met = {one.key: one for one in (*others, *own)}
         self._own, self._others = len(own), len(others)
         self._held_kv = sum(one.kv_tokens for one in (*others, *own))
-        self._own_beginning = sum(one.last_token_at is None for one in own)
+        beginning = [one for one in own if one.last_token_at is None]
+        self._own_beginning = len(beginning)
+        self._beginning_tokens = sum(one.kv_tokens for one in beginning)
         if self._own_beginning:
             self._begins_until = now
         elif self._disturbed:
@@ -150,8 +154,14 @@ class RoomOfRing:
             return False
         if not self._others:
             is_quiet = now - self._others_at >= QUIET_S
-            return is_quiet and self._own_beginning < BEGINNING_MAX
+            return is_quiet and self._may_begin_beside_own(kv_tokens)
         return not self._own_beginning and self._credit >= self._cost
+
+    def _may_begin_beside_own(self, kv_tokens: int) -> bool:
+        if not self._own_beginning:
+            return True
+        tokens = self._beginning_tokens + kv_tokens
+        return self._own_beginning < BEGINNING_MAX and tokens <= BEGINNING_TOKENS
 
     def _measure(self, one: Seen, decoding: int, *, is_other: bool) -> None:
         before = self._met.get(one.key)

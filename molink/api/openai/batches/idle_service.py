@@ -200,21 +200,33 @@ class IdleService:
         if now - self._rings_at >= RINGS_S:
             self._rings_at = now
             self.room.know(_kv_of_rings(self.cluster()))
-        running = {id(one.timeline): one for one in self._stays if one.is_running}
-        others = [_seen(one) for one in self.request_log.live if id(one) not in running]
-        own = [_seen(one.timeline)._replace(kv_tokens=one.kv_tokens) for one in running.values()]
-        self.room.look(now, others, own)
+        own = self._take_in(now)
         if aside := self.room.aside(now, own):
-            await cancel(*(running[key].task for key in aside))
+            leaving = (
+                one.task for one in self._stays if one.is_running and id(one.timeline) in aside
+            )
+            await cancel(*leaving)
         elif self.unready_reason is None:
-            self._begin(now)
+            while self._begin(now):
+                self._take_in(now)
 
-    def _begin(self, now: float) -> None:
-        """Have the first that waits begin, where there is room for it."""
+    def _take_in(self, now: float) -> list[Seen]:
+        """Let the room see who is served now; those of ours."""
+        ours = [one for one in self._stays if one.is_running]
+        own = [_seen(one.timeline)._replace(kv_tokens=one.kv_tokens) for one in ours]
+        keys = {one.key for one in own}
+        others = [_seen(one) for one in self.request_log.live if id(one) not in keys]
+        self.room.look(now, others, own)
+        return own
+
+    def _begin(self, now: float) -> bool:
+        """Have the first that waits begin, where there is room for it; whether it did."""
         stay = next((one for one in self._stays if one.waits(now)), None)
         avoids = self.room.avoided(now, stay.kv_tokens) if stay is not None else None
-        if stay is not None and avoids is not None:
-            stay.go_on(self.service, avoids)
+        if stay is None or avoids is None:
+            return False
+        stay.go_on(self.service, avoids)
+        return True
 
 
 def _kv_of_rings(report: ClusterReport) -> dict[int, int]:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.api.openai.batches.idle_room import (
     BEGINNING_MAX,
+    BEGINNING_TOKENS,
     DISTURBED,
     GAPS_KNOWN,
     KV_SHARE,
@@ -89,6 +91,24 @@ def test_only_few_have_their_prompt_computed_at_a_time():
     ring = Ring(lambda n: 0.06, prompt_s=1e9)
     ring.plays(3.0)
     assert len(ring.own) == BEGINNING_MAX
+
+
+@pytest.mark.parametrize(
+    ("under_way", "needs", "begins"),
+    [
+        ([], 5000, True),
+        ([200], BEGINNING_TOKENS - 200, True),
+        ([200], BEGINNING_TOKENS - 199, False),
+        ([400, 400], 225, False),
+        ([5000], 1, False),
+    ],
+)
+def test_prompts_under_way_together_are_short(under_way, needs, begins):
+    """One long prompt at a time, however long, or several that take no longer than a short one."""
+    room = RoomOfRing()
+    own = [Seen(n, 0, None, kv_tokens=tokens) for n, tokens in enumerate(under_way)]
+    room.look(10.0, [], own)
+    assert room.may_begin(10.0, needs) == begins
 
 
 def test_who_slows_others_makes_room_for_them():
