@@ -1,6 +1,7 @@
 """A coordinator and agents on this machine, started as a person would, ended with the block."""
 
 import json
+import os
 import signal
 import tempfile
 import time
@@ -105,14 +106,21 @@ def agents_run(
     up_options: Sequence[str],
     hosts: RingHosts | None = None,
     program: Sequence[str] = (MOLINK,),
+    *,
+    parent: Path | None = None,
+    keys: bool = False,
 ) -> Iterator[AgentsRun]:
     """Run a coordinator on free ports, with data that are thrown away; on loopback, or at home.
-    `program`: by which module, and the module's own words."""
+    `program`: by which module, and the module's own words. `parent`: where its data are, `keys`:
+    whether the API asks for them once there are some."""
     listen = hosts.coordinator_address if hosts is not None else LOCAL_ADDRESS
-    with tempfile.TemporaryDirectory(prefix="molink-bench-") as folder, ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="molink-bench-", dir=parent) as folder,
+        ExitStack() as stack,
+    ):
         numbers = zip(PORTS, free_ports(listen, len(PORTS)), strict=True)
         ports = (*(word for name, port in numbers for word in (name, str(port))), "--host", listen)
-        place = ("--data-dir", f"{folder}/coordinator", "--no-keys")
+        place = ("--data-dir", f"{folder}/coordinator", *(("--no-keys",) * (not keys)))
         log = Path(folder, "up.log")
         words = ("up", model, *ports, *place, *up_options)
 
@@ -135,8 +143,10 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def get_json(url: str) -> dict[str, Any]:
-    """The JSON object at a URL."""
-    with urllib.request.urlopen(url) as answer:
+    """The JSON object at a URL, asked with the key of the environment, if there is one."""
+    key = os.environ.get("MOLINK_API_KEY")
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    with urllib.request.urlopen(asked) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 
