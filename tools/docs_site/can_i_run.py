@@ -25,8 +25,8 @@ INTRODUCTION = """\
 <!-- Made by `python -m tools.docs_site.can_i_run`; do not edit. -->
 
 `molink models` lists models of 2025 and 2026, with sizes, context and licence. With `--for` it
-says which of them your cards can run, each card in a PC of its own, over home lines of 40 Mbit/s
-up, 100 down and 30 ms (`--line` changes that):
+says which of them your cards can run, each card in a PC of its own. The PCs have home lines of 40
+Mbit/s up, 100 down and 30 ms (`--line` changes that):
 
     molink models --for "3090, 3060 12GB, 5070"
     molink models qwen --for "3x 3060" --line 20/50/40
@@ -47,7 +47,7 @@ How to read it:
   original model.
 - *download* is what all PCs fetch together, *takes* the longest of their downloads.
 - The largest model that is fast enough to read along stands first.
-- No card was measured for this: rates are calculated from each card's memory and arithmetic, as
+- No card was measured for this. Rates are calculated from each card's memory and arithmetic, as
   every plan is ([how near that is to the
   simulator](benchmarks/simulator.md#what-models-for-says)).
 """
@@ -55,8 +55,8 @@ How to read it:
 FACTS = """\
 ## Where the facts are from
 
-Each model's settings are those of its published config.json, and each entry names the copy that
-they were taken from, with its date (`source` in `molink models --json`). Sizes are made of them,
+Each model's settings are those of its published config.json. Each entry names the copy that they
+were taken from, with its date (`source` in `molink models --json`). Sizes are made of them,
 as for any config. Memory, bandwidth and arithmetic of each card, with its source, stand in
 `molink/hardware/cards.toml`. What is refused is so by the self-test ([models](models.md)).
 """
