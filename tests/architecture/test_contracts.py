@@ -110,6 +110,7 @@ OPTIONS = {
     "agent leave": "--data-dir",
     "agent logs": "--data-dir --lines --follow",
     "agent page": "--open --data-dir",
+    "agent tray": "--at-login --data-dir",
     "agent set": "--data-dir",
     "agent doctor": "--data-dir --json",
     "agent service": "",

@@ -45,6 +45,7 @@ EXPECTED = {
     "agent service status": {"--data-dir"},
     "agent set": {"--data-dir"},
     "agent status": {"--json", "--data-dir"},
+    "agent tray": {"--data-dir", "--at-login"},
     "backup": set(),
     "bench": set(),
     "cache clear": {"--url", "--key"},

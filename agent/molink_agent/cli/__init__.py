@@ -10,6 +10,7 @@ from molink_agent.cli.join import join, run
 from molink_agent.cli.page import page
 from molink_agent.cli.report import report
 from molink_agent.cli.service import service
+from molink_agent.cli.tray import tray
 
 __all__ = ["main"]
 
@@ -24,6 +25,7 @@ for command in (
     run,
     owner.status,
     page,
+    tray,
     report,
     owner.pause,
     owner.resume,

@@ -11,6 +11,7 @@ EXAMPLES: Examples = {
     "agent status": ("molink agent status", "molink agent status --json"),
     "agent report": ("molink agent report", "molink agent report --nights 7"),
     "agent page": ("molink agent page", "molink agent page --no-open"),
+    "agent tray": ("molink agent tray", "molink agent tray --at-login"),
     "agent pause": ("molink agent pause", "molink agent pause --json"),
     "agent resume": ("molink agent resume", "molink agent resume --json"),
     "agent drain": ("molink agent drain", "molink agent drain --timeout-s 60"),

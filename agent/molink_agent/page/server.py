@@ -148,13 +148,13 @@ def _name(url: str) -> str:
 
 
 async def _get_state(request: web.Request) -> web.Response:
-    return _json(await _state(request.app[DATA_DIR]))
+    return _json(await read_view(request.app[DATA_DIR]))
 
 
 async def _order(request: web.Request) -> web.Response:
     """Pause, or lend again."""
     await ask_agent(request.app[DATA_DIR], {"command": request.path.strip("/")})
-    return _json(await _state(request.app[DATA_DIR]))
+    return _json(await read_view(request.app[DATA_DIR]))
 
 
 async def _set_limit(request: web.Request) -> web.Response:
@@ -164,10 +164,11 @@ async def _set_limit(request: web.Request) -> web.Response:
     except (ValueError, KeyError, TypeError):
         raise UserError("A limit is {'key': ..., 'value': ...}.") from None
     said = await change_limit(request.app[DATA_DIR], key, value)
-    return _json(await _state(request.app[DATA_DIR]), said)
+    return _json(await read_view(request.app[DATA_DIR]), said)
 
 
-async def _state(data_dir: Path) -> PageView:
+async def read_view(data_dir: Path) -> PageView:
+    """What the page shows of an agent now. Raises UserError where none runs."""
     status = cast(ShownStatus, await ask_agent(data_dir, {"command": "status"}))
     membership, limits = load_membership(data_dir), LimitsFile(data_dir)
     limits.reload()  # Mistakes in it are in the status.

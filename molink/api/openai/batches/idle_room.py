@@ -99,8 +99,8 @@ class RoomOfRing:
     _others_wait: bool = False
     _queued_since: float | None = None
     _own: int = 0
-    _own_beginning: int = 0
-    _beginning_tokens: int = 0
+    _beginning: tuple[int, ...] = ()
+    """Tokens of KV of each of ours that has no token yet."""
     _held_kv: int = 0
     """KV that all who are here hold."""
 
@@ -114,10 +114,8 @@ class RoomOfRing:
         self._met = {one.key: one for one in (*others, *own)}
         self._own, self._others = len(own), len(others)
         self._held_kv = sum(one.kv_tokens for one in (*others, *own))
-        beginning = [one for one in own if one.last_token_at is None]
-        self._own_beginning = len(beginning)
-        self._beginning_tokens = sum(one.kv_tokens for one in beginning)
-        if self._own_beginning:
+        self._beginning = tuple(one.kv_tokens for one in own if one.last_token_at is None)
+        if self._beginning:
             self._begins_until = now
         elif self._disturbed:
             self._cost += (self._disturbed - self._cost) / 4
@@ -155,13 +153,12 @@ class RoomOfRing:
         if not self._others:
             is_quiet = now - self._others_at >= QUIET_S
             return is_quiet and self._may_begin_beside_own(kv_tokens)
-        return not self._own_beginning and self._credit >= self._cost
+        return not self._beginning and self._credit >= self._cost
 
     def _may_begin_beside_own(self, kv_tokens: int) -> bool:
-        if not self._own_beginning:
-            return True
-        tokens = self._beginning_tokens + kv_tokens
-        return self._own_beginning < BEGINNING_MAX and tokens <= BEGINNING_TOKENS
+        tokens = sum(self._beginning) + kv_tokens
+        is_little = len(self._beginning) < BEGINNING_MAX and tokens <= BEGINNING_TOKENS
+        return is_little or not self._beginning
 
     def _measure(self, one: Seen, decoding: int, *, is_other: bool) -> None:
         before = self._met.get(one.key)
