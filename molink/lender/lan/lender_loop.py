@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge, Le, MaxLen
 
 from molink.checkpoint.kv_format import KvDtype
-from molink.engine.layers.held_blocks import HeldBlocks
+from molink.engine.layers.held_blocks import CPU, HeldBlocks
 from molink.engine_protocol.lender import LentKv, LentLayer
 from molink.errors import FrameError
 from molink.lender.lan.sealed_link import SealedLink
@@ -65,12 +65,14 @@ class LanLenderLoop:
     """Memory that its blocks may take."""
     held: Callable[[int], None]
     """Is told how many bytes are held, once they are."""
+    device: torch.device = CPU
+    """Where they lie."""
     _lender: LenderLoop = field(init=False)
     _block_bytes: int = field(init=False, default=0)
 
     def run(self) -> None:
         """Serve until the stage closes the link. Raises FrameError and OSError."""
-        self._lender = LenderLoop(self.link, self.incarnation)
+        self._lender = LenderLoop(self.link, self.incarnation, self.device)
         receiver = Receiver(self.link)
         self.link.settimeout(FIRST_FRAME_S)
         with torch.inference_mode():
@@ -113,9 +115,14 @@ class LanLenderLoop:
         return wanted
 
 
-def stay_within(bytes_max: int) -> None:
-    """Have this process take no more memory from now on than its blocks may, and what it works
-    with; beyond, an allocation fails and the process ends."""
+def stay_within(bytes_max: int, device: torch.device = CPU) -> None:
+    """Have this process take no more memory of a device from now on than its blocks may, and what
+    it works with; beyond, an allocation fails and the process ends."""
+    if device.type == "cuda":
+        total_bytes = torch.cuda.mem_get_info(device)[1]
+        share = min(1.0, (bytes_max + WORKING_BYTES) / total_bytes)
+        torch.cuda.set_per_process_memory_fraction(share, device)
+        return
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     present = int(status["VmData"].split()[0]) * 1024
     limit = present + bytes_max + WORKING_BYTES
