@@ -61,6 +61,24 @@ def test_half_of_the_keys_there_give_the_same_tokens(owner, name, tmp_path):
         client.link.close()
 
 
+def test_two_lenders_of_one_pc_serve_one_ring(owner, tmp_path):
+    """As its main memory and a card are lent: a process for each, by its own device."""
+    model = save_tiny("llama", tmp_path)
+    stages, second = load_stages(tmp_path, (0, 3, LAYERS)), Owner("--device", "cpu")
+    assert second.incarnation != owner.incarnation and second.port != owner.port
+    clients = [patient(one.lease()) for one in (owner, second)]
+    for stage, client in zip(stages, clients, strict=True):
+        stage.resize_kv(12 * 16)
+        lending.lend(stage, lending.lending_by(stage, client, PLACES))
+    outputs = RingDriver(stages, span_tokens=40).run(jobs())
+    assert outputs == [generate(model, job.prompt, job.tokens) for job in jobs()]
+    assert all(client._asked.number > 30 for client in clients)
+    assert all(len(one.lenders()) == 1 for one in (owner, second))
+    for client in clients:
+        client.link.close()
+    second.close()
+
+
 class KilledAt:
     """Lender of a lease whose process is killed before one of the stage's messages."""
 
