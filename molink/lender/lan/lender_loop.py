@@ -86,6 +86,8 @@ class LanLenderLoop:
                 send(self.link, frame, [content])
             case Kind.HELLO:
                 wanted = self._checked(content)
+                if self.device.type == "cuda":
+                    stay_within_on(self.device, self.bytes_max)
                 self._lender.take(frame, content)
                 self.held(wanted)
             case Kind.KEEP:
@@ -115,15 +117,18 @@ class LanLenderLoop:
         return wanted
 
 
-def stay_within(bytes_max: int, device: torch.device = CPU) -> None:
-    """Have this process take no more memory of a device from now on than its blocks may, and what
-    it works with; beyond, an allocation fails and the process ends."""
-    if device.type == "cuda":
-        total_bytes = torch.cuda.mem_get_info(device)[1]
-        share = min(1.0, (bytes_max + WORKING_BYTES) / total_bytes)
-        torch.cuda.set_per_process_memory_fraction(share, device)
-        return
+def stay_within(bytes_max: int) -> None:
+    """Have this process take no more memory from now on than its blocks may, and what it works
+    with; beyond, an allocation fails and the process ends."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     present = int(status["VmData"].split()[0]) * 1024
     limit = present + bytes_max + WORKING_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def stay_within_on(card: torch.device, bytes_max: int) -> None:
+    """The same of a card's memory. Who sends echoes alone does not begin with the card, which takes
+    a second."""
+    total_bytes = torch.cuda.mem_get_info(card)[1]
+    share = min(1.0, (bytes_max + WORKING_BYTES) / total_bytes)
+    torch.cuda.set_per_process_memory_fraction(share, card)
