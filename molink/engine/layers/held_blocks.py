@@ -98,7 +98,7 @@ class HeldBlocks:
         slots, layers = places * BLOCK_TOKENS, self.pool.layers
         self.pool = KvPool(slots, self.pool.kv_dtype)
         for index in sorted(layers):
-            layer, smaller = layers.pop(index), []
+            layer, smaller = layers.pop(index), list[KvRows]()
             for rows in (layer.keys, layer.values):
                 scales_SK = rows.scales_SK
                 kept_SK = None if scales_SK is None else scales_SK[:slots].clone()
