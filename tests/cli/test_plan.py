@@ -103,7 +103,7 @@ def test_a_card_that_holds_no_stage_lends_to_its_own_pc_without_a_cell(tmp_path)
     assert min(stages, key=lambda one: one["kv_tokens"])["name"] == "anna"
     assert "of anna's card)" in said
     lent = said.split("(anna ")[1].split(" of anna's card")[0]
-    assert f"anna's card: {lent} of 8 GiB lent." in pcs
+    assert f"anna's card: {lent} of 8.0 GiB lent." in pcs
     path.write_text(anna + ben + "lends_card_gib = 8\n")
     assert "nobody lends the stage that has least" in json.loads(run(*asked))["host"][0]
 
