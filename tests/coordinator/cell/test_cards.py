@@ -58,7 +58,7 @@ def test_a_pc_is_not_lent_its_own_main_memory():
     assert not isinstance(world.borrow(BEN), Grant) and world.lent(BEN) == {}
 
 
-def test_a_game_takes_the_card_back_and_leaves_what_main_memory_has_lent():
+def test_a_card_that_is_taken_back_leaves_what_main_memory_has_lent():
     world = world_of()
     on_card = world.borrow(ANNA, tokens=8000)
     in_memory = world.borrow(CARL, tokens=1600)
