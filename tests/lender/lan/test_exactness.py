@@ -66,10 +66,11 @@ def test_two_lenders_of_one_pc_serve_one_ring(owner, tmp_path):
     model = save_tiny("llama", tmp_path)
     stages, second = load_stages(tmp_path, (0, 3, LAYERS)), Owner("--device", "cpu")
     assert second.incarnation != owner.incarnation and second.port != owner.port
-    clients = [patient(one.lease()) for one in (owner, second)]
-    for stage, client in zip(stages, clients, strict=True):
+    clients = []
+    for stage, lends in zip(stages, (owner, second), strict=True):
+        clients.append(patient(lends.lease()))  # It begins at once, or the other end gives up.
         stage.resize_kv(12 * 16)
-        lending.lend(stage, lending.lending_by(stage, client, PLACES))
+        lending.lend(stage, lending.lending_by(stage, clients[-1], PLACES))
     outputs = RingDriver(stages, span_tokens=40).run(jobs())
     assert outputs == [generate(model, job.prompt, job.tokens) for job in jobs()]
     assert all(client._asked.number > 30 for client in clients)
