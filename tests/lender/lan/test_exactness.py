@@ -1,6 +1,7 @@
 """A stage with a part of its KV in another PC, by real processes over TCP: the same answers."""
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -61,12 +62,18 @@ def test_half_of_the_keys_there_give_the_same_tokens(owner, name, tmp_path):
         client.link.close()
 
 
-def test_two_lenders_of_one_pc_serve_one_ring(owner, tmp_path):
+@pytest.fixture
+def second() -> Iterator[Owner]:
+    served = Owner("--device", "cpu")
+    yield served
+    served.close()
+
+
+def test_two_lenders_of_one_pc_serve_one_ring(owner, second, tmp_path):
     """As its main memory and a card are lent: a process for each, by its own device."""
     model = save_tiny("llama", tmp_path)
-    stages, second = load_stages(tmp_path, (0, 3, LAYERS)), Owner("--device", "cpu")
+    stages, clients = load_stages(tmp_path, (0, 3, LAYERS)), []
     assert second.incarnation != owner.incarnation and second.port != owner.port
-    clients = []
     for stage, lends in zip(stages, (owner, second), strict=True):
         clients.append(patient(lends.lease()))  # It begins at once, or the other end gives up.
         stage.resize_kv(12 * 16)
@@ -77,7 +84,6 @@ def test_two_lenders_of_one_pc_serve_one_ring(owner, tmp_path):
     assert all(len(one.lenders()) == 1 for one in (owner, second))
     for client in clients:
         client.link.close()
-    second.close()
 
 
 class KilledAt:
