@@ -33,6 +33,18 @@ class LentDevice(TypedDict):
     total_bytes: int
 
 
+class KvLender(TypedDict):
+    """Device whose memory is lent for KV of stages."""
+
+    device: str
+    """"cpu": main memory."""
+    lendable_bytes: int
+    """Bytes that are lent now, what is lent counted."""
+    held_bytes: int
+    why_less: str
+    """Why it is less than was set; empty: it is not."""
+
+
 class HostCachePart(TypedDict):
     """Main memory of a stage for cached KV."""
 
@@ -83,6 +95,8 @@ class AgentStatus(DeviceStatus):
     limits: JsonObject
     limits_problem: str
     devices: list[DeviceStatus]
+    kv_lenders: list[KvLender]
+    """Devices that lend; none unless the owner has set it."""
 
 
 class ShownStatus(AgentStatus, total=False):
@@ -174,6 +188,8 @@ def status_lines(status: ShownStatus) -> Iterator[str]:
         if len(devices) > 1:
             yield f"{device['device'] or 'no device'}: {device['name']} ({device['id']})"
         yield from _device_lines(device, "  " if len(devices) > 1 else "")
+    for lender in status.get("kv_lenders", ()):
+        yield f"KV lent: {_lender(lender)}"
     yield f"limits:  {_limits(status['limits'])}"
     if status["limits_problem"]:
         yield f"         {status['limits_problem']}"
@@ -260,6 +276,13 @@ def _device_lines(device: DeviceStatus, margin: str) -> Iterator[str]:
         room, held = gb_text(cache["room_bytes"]), gb_text(cache["held_bytes"])
         why = f"; {cache['why_less']}" if cache["why_less"] else ""
         yield f"{margin}cache:   {held} of main memory, {room} at most{why}"
+
+
+def _lender(lender: KvLender) -> str:
+    where = "main memory" if lender["device"] == "cpu" else lender["device"]
+    held, most = gb_text(lender["held_bytes"]), gb_text(lender["lendable_bytes"])
+    why = f"; {lender['why_less']}" if lender["why_less"] else ""
+    return f"{held} of {most} in {where}{why}"
 
 
 def _limits(limits: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ one_way_ms = 12            # to the middle of the internet; between two PCs the 
 lends_gib = 8              # else nine tenths of the device's memory
 cell = "home"              # PCs of one LAN that lend each other memory for KV
 lends_ram_gib = 16         # main memory that it lends there; else none
+lends_card_gib = 8         # of a card that holds no stage, to its own one and there; else none
 
 [[nodes]]                  # measured: one layer of the model, in milliseconds
 name = "ben"
@@ -77,7 +78,7 @@ TIME_KEYS = ("decode_fixed_ms", "decode_row_ms", "prefill_row_ms")
 OVERHEAD_KEYS = ("step_fixed_ms", "head_row_ms", "head_fixed_ms")
 MEASURED_KEYS = {*TIME_KEYS, *OVERHEAD_KEYS}
 LINE_KEYS = {"upload_mbps", "download_mbps", "one_way_ms"}
-CELL_KEYS = {"cell", "lends_ram_gib"}
+CELL_KEYS = {"cell", "lends_ram_gib", "lends_card_gib"}
 NODE_KEYS = {"name", "lends_gib", "formats", *CELL_KEYS, *DEVICE_KEYS, *MEASURED_KEYS, *LINE_KEYS}
 FORMAT_KEYS = {"read_ms", "row_ms"}
 LINK_KEYS = {"between", "one_way_ms", "rate_mbps"}
@@ -104,6 +105,14 @@ class ListedNode:
     """Name of its cell; empty: it is in none."""
     ram_bytes: int = 0
     """Main memory that it lends in its cell."""
+    card_bytes: int = 0
+    """Memory of a card that holds no stage, which it lends there and to its own one."""
+
+    @property
+    def lenders(self) -> dict[str, int]:
+        """Bytes that it lends, by the names of what lends: the PC's own is its main memory."""
+        both = {self.name: self.ram_bytes, f"{self.name}'s card": self.card_bytes}
+        return {name: size for name, size in both.items() if size}
 
     def facts(self, shape: ModelShape, context_tokens: int) -> NodeFacts:
         """What a placement counts with, for one layer of the model."""
@@ -154,13 +163,15 @@ class NodeFile:
         return LinkFacts(mbps * BYTES_PER_MBIT, one_way_ms / 1e3)
 
     def lender_round_trip_s(self, debtor: str, lender: str) -> float | None:
-        """Round trip from a PC to another one that lends to its cell, 0.0 where none was measured;
-        None: that one lends nothing to it."""
+        """Round trip from a PC to what lends in its cell, or to its own card, 0.0 where none was
+        measured; None: that lends nothing to it."""
         cells = {one.name: one.cell for one in self.nodes if one.cell}
-        lends = {one.name for one in self.nodes if one.ram_bytes}
-        if debtor == lender or lender not in lends or cells.get(debtor, "") != cells.get(lender):
+        pc = next((one.name for one in self.nodes if lender in one.lenders), "")
+        if debtor == pc:  # By its own card a stage waits for no link.
+            return None if debtor == lender else 0.0
+        if not pc or cells.get(debtor, "") != cells.get(pc):
             return None
-        pair = self.pairs.get(frozenset((debtor, lender)), _Pair())
+        pair = self.pairs.get(frozenset((debtor, pc)), _Pair())
         return 2e-3 * (pair.one_way_ms or 0.0)
 
     def plan(
@@ -218,14 +229,15 @@ def _node(path: Path, index: int, table: Table) -> ListedNode:
     )
 
 
-def _cell(where: str, table: Table) -> tuple[str, int]:
-    """Its cell, and the main memory that it lends there."""
+def _cell(where: str, table: Table) -> tuple[str, int, int]:
+    """Its cell, and the main memory and the card's that it lends there."""
     cell, ram_gib = table.get("cell", ""), number(where, table, "lends_ram_gib", 0.0)
+    card_gib = number(where, table, "lends_card_gib", 0.0)
     if not isinstance(cell, str):
         raise UserError(f"{where} has the cell {cell!r}: give a text.")
     if ram_gib and not cell:
         raise UserError(f"{where} has lends_ram_gib {ram_gib:g}, but no cell to lend it to.")
-    return cell, round(ram_gib * GIB)
+    return cell, round(ram_gib * GIB), round(card_gib * GIB)
 
 
 def _device(where: str, name: str, table: Table) -> Gpu | None:

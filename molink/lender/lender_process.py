@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from molink.engine.device.elements import elements_of
-from molink.engine.layers.held_blocks import HeldBlocks
+from molink.engine.layers.held_blocks import CPU, HeldBlocks
 from molink.engine.memory.attention_math import AttentionVariant
 from molink.engine_protocol.lender import LentKv, LentLayer, LentSpan
 from molink.errors import FrameError
@@ -38,6 +38,8 @@ class LenderLoop:
 
     link: LenderLink
     incarnation: int
+    device: torch.device = CPU
+    """Where the blocks lie: in main memory, or on a card that holds no stage."""
     _held: HeldBlocks = field(init=False)
 
     def run(self) -> None:
@@ -75,7 +77,7 @@ class LenderLoop:
         hello: JsonObject = json.loads(content)
         places = hello.pop("places")
         layers = tuple(LentLayer(*one) for one in hello.pop("layers"))
-        self._held = HeldBlocks.of(LentKv(layers, **hello), places)
+        self._held = HeldBlocks.of(LentKv(layers, **hello), places, self.device)
         self._held.warm_up()
         self._answer(Frame(Kind.HELLO), Kind.HELLO, [content])
 

@@ -15,6 +15,9 @@ class StageLenderReport:
     """Tokens in blocks that lie there now, cached ones among them."""
     step_wait_s: float
     """Smoothed time for which a decode step over some of them waits; 0: there was none yet."""
+    lender: str = ""
+    """Id of the PC whose main memory that is, or, with a card behind it ("ID/cuda:1"), of the
+    card's; empty: main memory of its own PC, or of nobody now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +41,21 @@ class CellPairReport:
 
 @dataclass(frozen=True, slots=True)
 class CellPcReport:
-    """PC of a cell, or one that could be in one, by bytes of KV."""
+    """PC of a cell, or one that could be in one, by bytes of KV; its card that lends is another
+    one, with its name behind the PC's."""
 
     id: str
     name: str
     own_bytes: int
     """Room of its own stages on their devices."""
     lent_bytes: int
-    """Main memory that stages on other PCs may have here."""
+    """Memory that stages may have here: main memory those of other PCs, a card's all."""
     held_bytes: int
     """What lies of that here."""
     borrowed_bytes: int
-    """Room of its own stages on other PCs."""
+    """Room of its own stages on other PCs, and on its own card."""
     lendable_bytes: int
-    """Main memory that its owner lends now, what is lent counted."""
+    """Memory that its owner lends now, what is lent counted."""
     reason: str
     """Why it is less than the owner has set; empty: it is not."""
 

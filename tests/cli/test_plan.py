@@ -93,6 +93,21 @@ def test_what_pcs_of_one_cell_lend_makes_the_longest_request_longer(tmp_path):
     )
 
 
+def test_a_card_that_holds_no_stage_lends_to_its_own_pc_without_a_cell(tmp_path):
+    path = tmp_path / "cards.toml"
+    anna, ben = PC.format("anna", "rtx3060", 40), PC.format("ben", "rtx4090", 20)
+    asked = ("qwen-7b", "--nodes", path, "--split", "even", "--json")
+    path.write_text(anna + "lends_card_gib = 8\n" + ben)
+    plan = json.loads(run(*asked))
+    stages, (said, *pcs) = plan["rings"][0]["stages"], plan["host"]
+    assert min(stages, key=lambda one: one["kv_tokens"])["name"] == "anna"
+    assert "of anna's card)" in said
+    lent = said.split("(anna ")[1].split(" of anna's card")[0]
+    assert f"anna's card: {lent} of 8.0 GiB lent." in pcs
+    path.write_text(anna + ben + "lends_card_gib = 8\n")
+    assert "nobody lends the stage that has least" in json.loads(run(*asked))["host"][0]
+
+
 def test_memory_that_is_lent_to_no_cell_is_refused(tmp_path):
     path = tmp_path / "cells.toml"
     path.write_text(PC.format("anna", "rtx3060", 40) + "lends_ram_gib = 8\n")

@@ -13,13 +13,16 @@ def test_nodes_say_what_their_pcs_lend_and_borrow():
     anna = {"id": "a" * 16, "name": "anna", "own_bytes": 2 * 10**9, "reason": "It is too far off."}
     ben = {"id": "b" * 16, "name": "ben", "own_bytes": 0, "reason": ""}
     lends = {"lent_bytes": 10**9, "held_bytes": 5 * 10**8, "lendable_bytes": 4 * 10**9}
+    card = {"id": f"{'b' * 16}/cuda:1", "name": "ben (cuda:1)", "own_bytes": 0, "reason": ""}
     pcs = [anna | figures | {"borrowed_bytes": 10**9}, ben | figures | lends]
+    pcs.append(card | figures | {"lendable_bytes": 8 * 10**9})
     nodes = [node("anna", 0), node("ben", 8), node("carl", 16)]
     history = history_of(look(0, cluster(nodes=nodes) | {"cell": {"pairs": [], "pcs": pcs}}))
     found = page_rows(Page("nodes"), history, (160, 15), UNICODE, zone=UTC)
     rows = [text_of(row.line).rstrip() for row in found]
     assert rows[0].endswith("borrows 1.0 GB beside 2.0 GB of its own")
-    assert rows[1].endswith("lends 1.0 GB of 4.0 GB, 500 MB of it held")
+    both = "lends 1.0 GB of 4.0 GB, 500 MB of it held, lends 0 B of 8.0 GB on cuda:1"
+    assert rows[1].endswith(both)
     assert "lend" not in rows[2]
     shown = [text_of(row) for row in details(history, "nodes", "a" * 16, UNICODE)]
     assert "It is too far off." in shown
@@ -36,6 +39,10 @@ def test_a_stage_says_what_is_its_own_and_what_is_borrowed():
     assert said.endswith(
         "5,000 tokens of its own, 31,000 borrowed, 1,600 of them held, a step waits 1.2 ms"
     )
+    stages[0]["lender"] |= {"lender": f"{'b' * 16}/cuda:1"}
+    history = history_of(look(0, cluster(stages=stages)))
+    shown = [text_of(row).strip() for row in details(history, "nodes", "a" * 16, UNICODE)]
+    assert any("1,600 of them held on a card (cuda:1), a step" in row for row in shown)
     (folds,) = [row for row in shown if row.startswith("cut prompts")]
     assert folds.endswith("5 blocks of those that keep all lie in one")
     others = [text_of(row) for row in details(history, "nodes", "b" * 16, UNICODE)]

@@ -1,7 +1,7 @@
 """The control plane: topics, and what nodes publish there."""
 
 from molink.control.messages.base import ModelSize
-from molink.control.messages.cell import CellFacts, EchoesTold, LeaseHeld
+from molink.control.messages.cell import CardFacts, CellFacts, EchoesTold, LeaseHeld
 from molink.control.messages.payloads import (
     AssignedWork,
     Device,
@@ -249,6 +249,22 @@ def health_of_a_pc_that_lends():
         ended=(6, 5),
         echoes=(EchoesTold(lender=OTHER, round=3, milliseconds=(0.25, 1.5)),),
     )
+    return HEALTH, NodeHealth(incarnation="i", state=NodeState.STANDBY, uptime_s=0, cell=facts)
+
+
+@PAYLOADS.value
+def health_of_a_pc_whose_card_lends():
+    card = CardFacts(
+        started=1_700_000_000_001,
+        memory_bytes=8 * 10**9,
+        port=65_534,
+        incarnation=5,
+        leases=(LeaseHeld(lease=8, size_bytes=10**9),),
+        device="cuda:1",
+        bytes_per_s=280.8e9,
+    )
+    echoes = (EchoesTold(lender=f"{OTHER}/cuda:1", round=3, milliseconds=(0.25,)),)
+    facts = CellFacts(started=1_700_000_000_000, host="10.0.0.2", card=card, echoes=echoes)
     return HEALTH, NodeHealth(incarnation="i", state=NodeState.STANDBY, uptime_s=0, cell=facts)
 
 

@@ -19,6 +19,7 @@ from molink_agent.daemon.agent_log import StatusListener, logged
 from molink_agent.daemon.cell_member import CellMember
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.given import GivenRecorder, Totals, ask_totals
+from molink_agent.daemon.lenders.device_lender import CardLender, DeviceLender
 from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner
 from molink_agent.daemon.membership import (
     MemberAdmission,
@@ -176,8 +177,9 @@ class _NodeFactory:
         return DeviceNode(session, admission, manager, routes, reports, probes, cell)
 
     def _cell_member(self) -> CellMember:
-        started = int(1e3 * self._started_unix_s)
-        return CellMember(self._pc, self._owner, lambda: self._listen_address.host, started)
+        address, started = self._listen_address, int(1e3 * self._started_unix_s)
+        of = self._owner, lambda: address.host, started
+        return CellMember(self._pc, DeviceLender(*of), CardLender(*of), lambda: address.local_host)
 
     def _admission(self, number: int) -> MemberAdmission:
         if number == 0:

@@ -5,12 +5,14 @@ from molink.errors import UserError
 from molink.json_object import JsonObject
 from molink.stage_protocol.health import StageHealth
 from molink_agent.daemon.agent import Agent
+from molink_agent.daemon.cell_member import CellMember
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.limits.limits import plain_limits
 from molink_agent.status_text import (
     AgentStatus,
     DeviceStatus,
     HostCachePart,
+    KvLender,
     LentDevice,
     LoadedPart,
 )
@@ -50,6 +52,7 @@ def status_of(agent: Agent) -> AgentStatus:
         "limits_problem": owner.limits.problem,
         "shortage": shortages[0] if all(shortages) else "",
         "devices": [_device_status(node) for node in agent.nodes],
+        "kv_lenders": _kv_lenders(agent.first.cell),
     }
 
 
@@ -77,6 +80,27 @@ def _device_status(node: DeviceNode) -> DeviceStatus:
         "busy_share": health.busy_share if health is not None else 0.0,
         "swap_fallback": node.stage.swap_fallback,
     }
+
+
+def _kv_lenders(cell: CellMember | None) -> list[KvLender]:
+    """Devices that lend memory for KV, or still hold some."""
+    if cell is None:
+        return []
+    limits = cell.ram.owner.limits.limits
+    lenders = {
+        "cpu": (cell.ram, limits.lends_ram),
+        cell.card.device or "a card": (cell.card, limits.lend_gpu_bytes > 0),
+    }
+    return [
+        {
+            "device": device,
+            "lendable_bytes": one.room.size_bytes,
+            "held_bytes": one.held_bytes,
+            "why_less": one.room.why_less,
+        }
+        for device, (one, is_set) in lenders.items()
+        if is_set or one.lends
+    ]
 
 
 def _host_cache(health: StageHealth | None) -> HostCachePart | None:

@@ -95,6 +95,8 @@ class ThisPc:
     """Measurements of the PC's line."""
     stages: list[DeviceStage] = field(default_factory=list)
     """Stages by the number of their nodes."""
+    lending_pids: frozenset[int] = frozenset()
+    """Processes beside them that attend to lent KV on a card."""
     _rates_mbps: dict[str, float] = field(default_factory=dict)
     """Rates as they were last measured to each neighbour."""
 
@@ -105,8 +107,14 @@ class ThisPc:
 
     @property
     def own_pids(self) -> frozenset[int]:
-        """Processes of our stages."""
-        return frozenset().union(*(stage.manager.pids for stage in self.stages))
+        """Processes of ours that compute."""
+        return self.lending_pids.union(*(stage.manager.pids for stage in self.stages))
+
+    @property
+    def devices_in_use(self) -> frozenset[str]:
+        """Devices on which our stages are now."""
+        handles = (stage.manager.handle for stage in self.stages)
+        return frozenset(one.load.work.device for one in handles if one is not None)
 
     @property
     def held_bytes(self) -> dict[str, int]:

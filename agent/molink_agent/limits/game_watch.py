@@ -13,6 +13,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from molink.hardware.card_memory import kept_free_bytes
+from molink_agent.limits.lent import lending_card
 from molink_agent.limits.limits import OwnerLimits
 from molink_agent.probe.full_screen import FullScreenProbe
 from molink_agent.probe.gpus import DriverGpu, GpuProbe
@@ -71,7 +72,8 @@ class GameWatch:
 
     async def _ask(self, limits: OwnerLimits, now_s: float, own_pids: frozenset[int]) -> None:
         report = await asyncio.to_thread(self.gpus.read, own_pids)
-        lent = [gpu for gpu in report.gpus if _is_lent(limits, gpu)]
+        apart = lending_card(limits, report)
+        lent = [gpu for gpu in report.gpus if gpu == apart or _is_lent(limits, gpu)]
         for gpu in lent:
             if sign := sign_of_game(gpu, holds=bool(own_pids)):
                 self._seen[sign] = now_s

@@ -78,10 +78,20 @@ def lent_devices(
     }
     wanted = limits.device_names
     if wanted == ("auto",):
-        wanted = tuple(cards) or ("cpu",)
+        apart = lending_card(limits, gpus)
+        wanted = tuple(name for name, gpu in names.items() if gpu != apart) or ("cpu",)
     parts = iter(_cpu_parts(limits, machine, own, wanted.count("cpu")))
     found = [next(parts, None) if name == "cpu" else cards.get(name) for name in wanted]
     return tuple(part for part in found if part is not None)
+
+
+def lending_card(limits: OwnerLimits, gpus: GpuReport) -> DriverGpu | None:
+    """The card that holds no stage, and whose memory is lent for KV: the last one that `device`
+    does not name, of several with auto the last; None: there is none, or nothing of it is lent."""
+    named = limits.device_names
+    cards = gpus.gpus[1:] if named == ("auto",) else gpus.gpus
+    free = [gpu for gpu in cards if f"cuda:{gpu.index}" not in named]
+    return free[-1] if free and limits.lend_gpu_bytes else None
 
 
 def lent_threads(limits: OwnerLimits, machine: Machine) -> int:

@@ -55,6 +55,7 @@ class OwnerLimits:
     cache_disk_bytes: int | None = None
     lend_ram_bytes: int = 0
     lend_cpu_cores: int = 0
+    lend_gpu_bytes: int = 0
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -74,7 +75,7 @@ class OwnerLimits:
     @property
     def lends_cpu_only(self) -> bool:
         """Whether no card is lent, even where there are some."""
-        return set(self.device_names) == {"cpu"}
+        return set(self.device_names) == {"cpu"} and not self.lend_gpu_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,13 +295,15 @@ KEYS = (
         "Cores that attend to that KV, of which stages here get none; 0: nothing is lent.",
         "2",
     ),
+    Key(
+        "lend_gpu_gb",
+        gigabytes(4096),
+        "Memory of a card that holds no stage, for KV of stages in this PC, and in confirmed ones "
+        "of your LAN: the last card that device does not name, of several with auto the last.",
+        "8",
+    ),
 )
 """Keys in the order of the file."""
-
-NOT_BUILT = {
-    "lend_gpu_gb": "lending from a card's memory is not built: lend_ram_gb lends main memory."
-}
-"""Sentences on limits that somebody may look for."""
 
 _BY_NAME = {key.name: key for key in KEYS}
 
@@ -336,8 +339,6 @@ def plain_limits(limits: OwnerLimits) -> dict[str, Any]:
 def _key(name: str, source: str) -> Key:
     if name in _BY_NAME:
         return _BY_NAME[name]
-    if name in NOT_BUILT:
-        raise UserError(f"{source}: {name}: {NOT_BUILT[name]}")
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     hint = f"did you mean {near[0]}?" if near else f"this version knows {', '.join(_BY_NAME)}."
     raise UserError(f"{source}: there is no limit called {name!r}: {hint}")

@@ -1,15 +1,21 @@
 """What an owner orders, in the terminal or on the page: a limit changed, and the agent told."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from molink.errors import UserError
+from molink_agent.limits.card_room import card_mistake
 from molink_agent.limits.lend_room import lend_mistake
 from molink_agent.limits.limits import UNSET, with_value
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
+from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 from molink_agent.probe.machine import read_machine
+
+CARD_KEYS = ("lend_gpu_gb", "device")
+"""Limits that together say which card lends, if any does."""
 
 
 async def change_limit(data_dir: Path, key: str, value: str) -> list[str]:
@@ -26,7 +32,11 @@ async def change_limit(data_dir: Path, key: str, value: str) -> list[str]:
 
 def _set(data_dir: Path, key: str, value: str) -> None:
     file = LimitsFile(data_dir)
-    if mistake := lend_mistake(with_value(file.read(), key, value), read_machine(data_dir)):
+    limits = with_value(file.read(), key, value)
+    mistake = lend_mistake(limits, read_machine(data_dir))
+    if key in CARD_KEYS and not mistake:
+        mistake = card_mistake(limits, GpuProbe(visible=os.environ.get(VISIBLE_VARIABLE)).read())
+    if mistake:
         raise UserError(f"molink agent set: {mistake}")
     file.set(key, value)
 

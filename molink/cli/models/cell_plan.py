@@ -18,7 +18,7 @@ from molink_scheduler.units import gib_text
 def cell_lines(plan: Plan, nodes: NodeFile, kept_of_token: Sequence[int]) -> list[str]:
     """Sentences on each ring some of whose PCs are in a cell; `kept_of_token`: bytes of a token's
     KV, layer by layer."""
-    lent = {one.name: one.ram_bytes for one in nodes.nodes if one.ram_bytes}
+    lent = {name: size for one in nodes.nodes for name, size in one.lenders.items()}
     if not lent:
         return []
     given = plan, nodes, lent, kept_of_token
@@ -64,7 +64,7 @@ def _of_ring(
         yield (
             f"A token over what is lent waits {1e3 * waits_s:.3g} ms more for messages (layers x "
             f"round trip), beside {1e3 * ring.tpot_alone_s:.3g} ms alone; and as long as its "
-            "lenders' CPUs attend."
+            "lenders attend."
         )
 
 

@@ -1,4 +1,5 @@
-"""Driver of cells: heartbeats in, orders to PCs out, by a ledger for each cell. Pure.
+"""Driver of cells: heartbeats in, orders to PCs out, by a ledger for each cell. A card that lends
+is one more PC here (`cards`). Pure.
 
 The ledger (`molink_scheduler.cell`) decides who is asked, and for how much. What it hears of PCs
 that lend is made in `pcs_told`, what it hears of stages that borrow in `stage_leases`.
@@ -14,7 +15,7 @@ from functools import partial
 
 from molink.control.messages.cell import CellOrder
 from molink.coordinator.cell.echo_links import EchoLinks
-from molink.coordinator.cell.pairs import Pair, cells_of
+from molink.coordinator.cell.pairs import Pair, cells_of, is_card
 from molink.coordinator.cell.pcs_told import PcsTold
 from molink.coordinator.cell.stage_leases import StageLeases
 from molink.coordinator.cell.values import Grant, PcSeen, RoomWanted
@@ -135,7 +136,7 @@ class CellDriver:
                         leases.resolve(action.device, action.sentence)
 
     def _order(self, pc: str, now: float) -> CellOrder:
-        """All that a PC is to do; nothing where it is in no cell."""
+        """All that a PC, or a card, is to do; nothing where it is in no cell."""
         if not any(pc in cell for cell in self._ledgers):
             return CellOrder()
         wanted = *self._leases.to_allow(pc), *self.echoes.to_allow(pc)
@@ -144,10 +145,10 @@ class CellDriver:
         held = {one.lease for one in seen.facts.leases} if seen is not None else set()
         unclaimed = held if now - self.started_at >= UNCLAIMED_S else held & self._leases.ended
         return CellOrder(
-            serves=True,
+            serves=any(pc == lender for _, lender in self.echoes.links),
             allow=tuple(allow.values()),
             end=tuple(sorted(unclaimed - allow.keys())),
-            echoes=tuple(self.echoes.orders(pc, self._pcs.seen)),
+            echoes=() if is_card(pc) else tuple(self.echoes.orders(pc, self._pcs.seen)),
         )
 
 

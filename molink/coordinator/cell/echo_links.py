@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from molink.control.messages.cell import EchoesTold, EchoOrder, LeaseOrder
-from molink.coordinator.cell.pairs import Pair
+from molink.coordinator.cell.pairs import Pair, is_card
 from molink.coordinator.cell.values import PcSeen
 from molink_scheduler.cell.ledger import STEADY_S
 
@@ -96,8 +96,10 @@ class EchoLinks:
     """By debtor's and lender's PC."""
 
     def join(self, pairs: Iterable[Pair]) -> None:
-        """Have a link each way in each pair, and no other."""
-        ways = [way for one, other in pairs for way in ((one, other), (other, one))]
+        """Have a link each way in each pair, and no other; none from a card, which borrows
+        nothing."""
+        both = (way for one, other in pairs for way in ((one, other), (other, one)))
+        ways = [way for way in both if not is_card(way[0])]
         self.links = {way: self.links.get(way) or EchoLink() for way in ways}
 
     def measure(
@@ -152,5 +154,5 @@ def may_lend(pc: PcSeen | None) -> bool:
 
 def _last_echoes(debtor: PcSeen | None, lender: str) -> EchoesTold | None:
     """The last echoes of a lender that a debtor tells of."""
-    told = [] if debtor is None else [one for one in debtor.facts.echoes if one.lender == lender]
+    told = [] if debtor is None else [one for one in debtor.of_pc.echoes if one.lender == lender]
     return told[0] if told else None

@@ -18,13 +18,14 @@ from molink.control.messages.assignment import Load
 from molink.control.messages.cell import CellOrder
 from molink.control.messages.payloads import AssignedWork
 from molink.control.messages.topics import CELL, PAIR
+from molink.coordinator.cell.cards import LendingCards, orders_to_pcs
 from molink.coordinator.cell.driver import CellDriver
-from molink.coordinator.cell.pairs import ConfirmedPairs
+from molink.coordinator.cell.pairs import ConfirmedPairs, Pair, is_card, pc_of
 from molink.coordinator.cell.ring_pairs import RingPairs
 from molink.coordinator.cell.standing import StandingLeases
 from molink.coordinator.cell.values import (
     DEBTOR_INCARNATION,
-    RAM,
+    LENDS,
     Grant,
     PcSeen,
     RoomWanted,
@@ -105,7 +106,8 @@ class CellLending:
     """Roles of rings, of which one may fill another's cache."""
     driver: CellDriver = field(init=False)
     seen: dict[str, PcSeen] = field(default_factory=dict)
-    """PCs as they were seen last."""
+    """PCs, and cards that lend, as they were seen last."""
+    cards: LendingCards = field(default_factory=LendingCards)
     refused: dict[str, str] = field(default_factory=dict)
     """Sentences on why stages have borrowed nothing, by their PCs."""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of a cell"))
@@ -130,10 +132,10 @@ class CellLending:
             await asyncio.sleep(TICK_S)
 
     async def _tick(self, now: float) -> None:
-        self.seen = pcs_seen(self.hub.book)
+        self.seen = self.cards.seen(pcs_seen(self.hub.book))
         self._adopt_claims()
         pairs = self.pairs.pairs if self.is_encrypted else ()
-        orders = self.driver.tick(self.seen, pairs, now)
+        orders = orders_to_pcs(self.driver.tick(self.seen, self._lending_pairs, now))
         known = {pc: order for pc, order in orders.items() if self._is_news(pc, order)}
         gone = {pc: CellOrder() for pc in self._ordered.keys() - orders.keys()}
         for pc, order in (known | gone).items():
@@ -148,7 +150,7 @@ class CellLending:
         """Whether a PC is to be told: of nothing to do only where it lends to somebody."""
         before = self._ordered.get(pc)
         if before is None and order == CellOrder():
-            return pc in self.seen and self.seen[pc].facts.port > 0
+            return any(one.facts.port > 0 for to, one in self.seen.items() if pc_of(to) == pc)
         return order != before
 
     # -- stages -----------------------------------------------------------------------------------
@@ -229,7 +231,12 @@ class CellLending:
     @property
     def _confirmed(self) -> set[str]:
         """PCs that others may lend to."""
-        return {pc for pair in self.pairs.pairs for pc in pair} if self.is_encrypted else set()
+        return {pc for pair in self._lending_pairs for pc in pair if not is_card(pc)}
+
+    @property
+    def _lending_pairs(self) -> set[Pair]:
+        """Pairs that may lend, with cards; none where keys of leases could be read."""
+        return set(self.cards.pairs(self.pairs.pairs)) if self.is_encrypted else set()
 
     def _tokens(self, stage: AgentStage) -> int:
         """Tokens that a stage holds by itself, with its own PC's memory."""
@@ -245,7 +252,7 @@ class CellLending:
         figures, seen = self.figures(stage.node, stage.work), self.seen.get(stage.node.pc)
         if figures is None or seen is None:
             return stage.work.kv_host_tokens
-        room = seen.facts.own_room_bytes // (figures.token_bytes * BLOCK_TOKENS) * BLOCK_TOKENS
+        room = seen.of_pc.own_room_bytes // (figures.token_bytes * BLOCK_TOKENS) * BLOCK_TOKENS
         return min(stage.work.kv_host_tokens, room)
 
     def _adopt_claims(self) -> None:
@@ -258,7 +265,7 @@ class CellLending:
             del self._claims[node_id]
             sizes = figures.token_bytes, work.layers[1] - work.layers[0], figures.row_bytes
             wanted = RoomWanted(node_id, node.pc, work.kv_host_tokens, *sizes, figures.slower_s)
-            of = node_id, DEBTOR_INCARNATION, f"{lender}{RAM}", self.seen[lender].facts.started
+            of = node_id, DEBTOR_INCARNATION, f"{lender}{LENDS}", self.seen[lender].facts.started
             lease = Lease(lan.lease, *of, wanted.blocks, wanted.block_bytes)
             self.driver.adopt(Grant(wanted, lender, lease, lan))
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from molink.coordinator.cell.echo_links import EchoLink
 from molink.coordinator.cell.lending import CellLending
-from molink.coordinator.cell.pairs import LAN_RTT_MS, Pair, direct_path, pair_of
+from molink.coordinator.cell.pairs import LAN_RTT_MS, MARK, Pair, direct_path, pair_of, pc_of
 from molink.coordinator.nodes.node import Node
 from molink.errors import UserError
 from molink.report.cell import CellPairReport, CellPcReport, CellReport
@@ -92,9 +93,12 @@ class CellOrders:
             "shows their ids."
         )
 
-    def _name(self, pc: str) -> str:
+    def _name(self, lender: str) -> str:
+        """Name of a PC, with the card that is meant."""
+        pc, _, card = lender.partition(MARK)
         node = self._node(pc)
-        return node.name if node is not None else pc
+        name = node.name if node is not None else pc
+        return f"{name} ({card})" if card else name
 
     def _node(self, pc: str) -> Node | None:
         return self.lending.hub.book.nodes.get(pc)
@@ -117,8 +121,7 @@ class CellOrders:
     def _of_pair(self, pair: Pair) -> CellPairReport:
         one, other = pair
         is_confirmed = pair in self.lending.pairs.pairs
-        links = self.lending.driver.echoes.links
-        ways = [links[way] for way in (pair, (other, one)) if way in links]
+        ways = self._ways(pair)
         times = [way.near_s for way in ways if way.near_s is not None]
         first, second = self._node(one), self._node(other)
         rtt_ms = None if first is None or second is None else _rtt_ms(first, second)
@@ -136,13 +139,20 @@ class CellOrders:
         """Why nothing is lent in a confirmed pair; empty: it may be."""
         if not self.lending.is_encrypted:
             return PLAIN_BROKER
-        seen, links = self.lending.seen, self.lending.driver.echoes.links
-        if not any(pc in seen and seen[pc].facts.memory_bytes for pc in pair):
-            return "Neither owner lends now what lend_ram_gb and lend_cpu_cores say."
-        ways = [links[way] for way in (pair, pair[::-1]) if way in links]
+        seen = self.lending.seen
+        if not any(pc_of(to) in pair and one.facts.memory_bytes for to, one in seen.items()):
+            return (
+                "Neither owner lends now what lend_ram_gb and lend_cpu_cores, or lend_gpu_gb, say."
+            )
+        ways = self._ways(pair)
         if not any(way.is_judged for way in ways):
             return "Its echoes are not measured yet."
         return "" if any(way.is_in for way in ways) else "Its echoes take too long."
+
+    def _ways(self, pair: Pair) -> list[EchoLink]:
+        """Links between two PCs, each to main memory and to a card."""
+        links = self.lending.driver.echoes.links.items()
+        return [link for (of, to), link in links if pair_of(of, pc_of(to)) == pair]
 
     def _of_pc(self, pc: str) -> CellPcReport:
         seen = self.lending.seen.get(pc)

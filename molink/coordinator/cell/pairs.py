@@ -23,6 +23,19 @@ Wi-Fi is among them, and its echoes keep it out."""
 Pair = tuple[str, str]
 """Ids of two PCs, in the order of the alphabet."""
 
+MARK = "/"
+"""Between a PC's id and its card, in the name of that as a lender; no id has it."""
+
+
+def pc_of(lender: str) -> str:
+    """The PC of a lender, which is that PC's main memory, or its card."""
+    return lender.partition(MARK)[0]
+
+
+def is_card(lender: str) -> bool:
+    """Whether a lender is a card."""
+    return MARK in lender
+
 
 def pair_of(one: str, other: str) -> Pair:
     """The pair of two PCs."""

@@ -1,5 +1,5 @@
-"""PCs of a cell as a ledger hears of them: what each lends by its heartbeats, or that it is lost.
-Pure."""
+"""PCs of a cell, and cards of them, as a ledger hears of them: what each lends by heartbeats, or
+that it is lost. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from molink.coordinator.cell.echo_links import EchoLink, EchoLinks
 from molink.coordinator.cell.values import (
     DEBTOR_INCARNATION,
     LAN_BYTES_PER_S,
-    RAM,
+    LENDS,
     Grant,
     PcSeen,
 )
@@ -20,9 +20,6 @@ from molink_scheduler.cell.events import (
     DeviceReported,
     Origin,
 )
-
-ATTEND_BYTES_PER_S = 3e9
-"""KV that one core attends to: the slowest kernel, AVX2 at long contexts (docs/benchmarks)."""
 
 LOST_AFTER_S = 10.0
 """Silence after which a lender is lost. Its links may stand while only its agent is not heard."""
@@ -49,12 +46,12 @@ class PcsTold:
                 yield self._of_lender(pc, grants)
             elif now - self._seen_at.get(pc, now) >= LOST_AFTER_S:
                 self._seen_at.pop(pc)
-                yield DeviceGone(f"{pc}{RAM}")
+                yield DeviceGone(f"{pc}{LENDS}")
 
     def links(self, debtor: str) -> dict[str, CellLink]:
         """Links from a PC to the lenders that are near it, by their names in the ledger."""
         near = {to: link for to, link in self.echoes.lenders(debtor).items() if link.is_in}
-        return {f"{to}{RAM}": self._link(debtor, to, link) for to, link in near.items()}
+        return {f"{to}{LENDS}": self._link(debtor, to, link) for to, link in near.items()}
 
     def origin(self, device: str, incarnation: int = DEBTOR_INCARNATION) -> Origin:
         """Origin of the next event."""
@@ -62,10 +59,11 @@ class PcsTold:
         return Origin(device, incarnation, self._number)
 
     def _of_lender(self, pc: str, grants: Mapping[int, Grant]) -> DeviceReported:
-        facts, name = self.seen[pc].facts, f"{pc}{RAM}"
+        seen, name = self.seen[pc], f"{pc}{LENDS}"
+        facts = seen.facts
         held = {one.lease for one in facts.leases}
         leases = tuple(one.lease for number, one in grants.items() if number in held)
-        rate = facts.cores * ATTEND_BYTES_PER_S if facts.port else 0.0
+        rate = seen.attend_bytes_per_s if facts.port else 0.0
         told = DeviceFacts(memory_bytes=facts.memory_bytes, attend_bytes_per_s=rate)
         origin = self.origin(name, facts.started)
         lent = tuple(one for one in leases if one.lender == name)

@@ -11,7 +11,7 @@ from molink.control.messages.cell import LeaseOrder
 from molink.coordinator.cell.echo_links import may_lend
 from molink.coordinator.cell.pairs import Pair
 from molink.coordinator.cell.pcs_told import PcsTold
-from molink.coordinator.cell.values import RAM, Grant, PcSeen, RoomWanted
+from molink.coordinator.cell.values import LENDS, Grant, PcSeen, RoomWanted
 from molink.stage_protocol.lan_lease import LanLease
 from molink_scheduler.cell.actions import AskLender, LeaseOffer
 from molink_scheduler.cell.events import BlocksWanted, DeviceFacts, DeviceReported, LendAnswered
@@ -135,7 +135,7 @@ class StageLeases:
                 yield LeaseOrder(lease=number, key=grant.lan.key, size_bytes=grant.lease.size_bytes)
         for node_id, question in self.questions.items():
             offer = question.offers[0]
-            if offer.lender == f"{pc}{RAM}":
+            if offer.lender == f"{pc}{LENDS}":
                 size = offer.blocks * self.wants[node_id].block_bytes
                 yield LeaseOrder(lease=offer.lease, key=question.key, size_bytes=size)
 
@@ -170,7 +170,7 @@ class StageLeases:
             if wanted.pc not in cell:
                 continue
             offer = question.offers[0]
-            seen = self.pcs.seen.get(offer.lender[: -len(RAM)])
+            seen = self.pcs.seen.get(offer.lender[: -len(LENDS)])
             lease = _lease(question.ask, offer, wanted)
             held = () if seen is None else tuple(one.lease for one in seen.facts.leases)
             if seen is not None and offer.lease in held:
@@ -203,7 +203,7 @@ class StageLeases:
             self.resolve(node_id, "Every lender that was asked has refused.")
 
     def _granted(self, wanted: RoomWanted, lease: Lease, key: str, seen: PcSeen) -> None:
-        lender, debtor = lease.lender[: -len(RAM)], self.pcs.seen.get(wanted.pc)
+        lender, debtor = lease.lender[: -len(LENDS)], self.pcs.seen.get(wanted.pc)
         host = debtor.hosts.get(lender, "") if debtor is not None else ""
         if not host:
             self.ended.add(lease.number)

@@ -106,7 +106,9 @@ class StandingLeases:
         """Give what was granted, end what is not used, and ask for what is lacking."""
         grants = {one.wanted.node_id: one for one in self.lending.driver.grants.values()}
         for stage in stages:
-            if (grant := grants.get(stage.node.node_id)) is not None:
+            grant = grants.get(stage.node.node_id)
+            stage.lender = grant.lender if grant is not None else ""
+            if grant is not None:
                 await self._follow(ring, stage, grant, now)
         for wanted in self.lending.lacking(stages):
             if wanted.node_id not in grants and now >= self._not_before.get(wanted.node_id, 0.0):

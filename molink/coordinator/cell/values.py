@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from molink.control.messages.cell import CellFacts
+from molink.control.messages.cell import CardFacts, CellFacts, LenderFacts
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.stage_protocol.lan_lease import LanLease
 from molink_scheduler.cell.leases import Lease
@@ -17,19 +17,35 @@ LAN_BYTES_PER_S = 125e6
 DEBTOR_INCARNATION = 1
 """A stage's leases are given back when its ring ends, so it is never taken for another one."""
 
-RAM = "/ram"
-"""Ending of a lender's name in the ledger, behind its PC's id."""
+LENDS = "/lends"
+"""Ending of a lender's name in the ledger, where its PC's stages have others."""
+
+ATTEND_BYTES_PER_S = 3e9
+"""KV that one core attends to: the slowest kernel, AVX2 at long contexts (docs/benchmarks)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PcSeen:
-    """PC of a cell that is here, by its last heartbeat."""
+    """PC of a cell that is here, by its last heartbeat; or its card that lends (`cards`)."""
 
-    facts: CellFacts
+    facts: LenderFacts
     hosts: Mapping[str, str] = field(default_factory=dict)
     """Where it reaches other PCs directly, by their ids."""
     bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     """Rates to them, as far as they were measured."""
+
+    @property
+    def of_pc(self) -> CellFacts:
+        """What a PC tells; a card is asked for less."""
+        assert isinstance(self.facts, CellFacts), "a card borrows nothing"
+        return self.facts
+
+    @property
+    def attend_bytes_per_s(self) -> float:
+        """KV that it attends to."""
+        if isinstance(self.facts, CardFacts):
+            return self.facts.bytes_per_s
+        return self.of_pc.cores * ATTEND_BYTES_PER_S
 
 
 def pcs_seen(book: NodeBook) -> dict[str, PcSeen]:

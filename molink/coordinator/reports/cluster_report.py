@@ -211,6 +211,7 @@ def _lender(stage: AgentStage) -> StageLenderReport | None:
         borrowed_tokens=max(0, BLOCK_TOKENS * stage.offer.blocks - told.kv_tokens_own),
         held_tokens=told.kv_tokens_away,
         step_wait_s=told.step_wait_s,
+        lender=stage.lender,
     )
 
 

@@ -75,6 +75,8 @@ class AgentStage:
     """Tokens of each request of which the stage holds KV although it is new to the ring."""
     lender_trip_s: float = 0.0
     """Round trip to the PC that lends it room, as echoes have measured it; 0: they have not."""
+    lender: str = ""
+    """PC that lends it room, behind it the card that does; empty: nobody of its cell."""
     next_id: str = ""
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)

@@ -1,7 +1,7 @@
 """Details of one node, link or event, as lines; those of a request are in `request_page`."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
 from molink.dashboard.model.figures import (
@@ -14,7 +14,7 @@ from molink.dashboard.model.figures import (
 )
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lending import (
-    cell_pc,
+    cell_lenders,
     folds_text,
     lending_text,
     stage_lender_text,
@@ -79,7 +79,7 @@ def _node(history: History, node: NodeReport) -> Iterator[Line]:
     yield field_line("device", f"{node.device or '-'}, {_memory(node)}")
     yield field_line("MoLink", node.version or "unknown")
     yield from _stage(history, node)
-    yield from _lending(cell_pc(history, node))
+    yield from _lending(cell_lenders(history, node))
     if node.profile is not None:
         yield from _network(node.profile)
     for name, kind in list(node.paths.items())[:PATHS_SHOWN]:
@@ -91,11 +91,12 @@ def _node(history: History, node: NodeReport) -> Iterator[Line]:
         yield field_line("doubt", doubt, "warning")
 
 
-def _lending(pc: CellPcReport | None) -> Iterator[Line]:
-    if text := lending_text(pc):
+def _lending(lenders: Sequence[CellPcReport]) -> Iterator[Line]:
+    if text := lending_text(lenders):
         yield field_line("KV of a cell", text)
-    if pc is not None and pc.reason:
-        yield line(TextSpan(pc.reason, "warning"))
+    for one in lenders:
+        if one.reason:
+            yield line(TextSpan(one.reason, "warning"))
 
 
 def _network(profile: ProfileReport) -> Iterator[Line]:

@@ -1,5 +1,7 @@
 """What a PC lends to others of its LAN and borrows, and where a stage's KV lies, in words."""
 
+from collections.abc import Sequence
+
 from molink.dashboard.model.figures import data, seconds
 from molink.dashboard.model.history import History
 from molink.report.cell import CellPcReport
@@ -7,25 +9,26 @@ from molink.report.cluster import StageReport
 from molink.report.nodes import NodeReport
 
 
-def cell_pc(history: History, node: NodeReport) -> CellPcReport | None:
-    """The PC of a node, as its cell tells of it; None: of a PC's further devices, and where nobody
-    lends."""
+def cell_lenders(history: History, node: NodeReport) -> tuple[CellPcReport, ...]:
+    """The PC of a node, as its cell tells of it, and its card if that lends; none of a PC's further
+    devices, and where nobody lends."""
     cell = history.state.cell
-    found = [one for one in cell.pcs if one.id == node.id] if cell is not None else []
-    return found[0] if found else None
+    pcs = cell.pcs if cell is not None else ()
+    return tuple(one for one in pcs if one.id.partition("/")[0] == node.id)
 
 
-def lending_text(pc: CellPcReport | None) -> str:
-    """Bytes that a PC lends, and borrows; empty: it does neither."""
-    if pc is None:
-        return ""
+def lending_text(lenders: Sequence[CellPcReport]) -> str:
+    """Bytes that a PC and its card lend, and the PC borrows; empty: they do neither."""
     parts = list[str]()
-    if pc.lendable_bytes or pc.lent_bytes:
-        held = f", {data(pc.held_bytes)} of it held" if pc.lent_bytes else ""
-        parts.append(f"lends {data(pc.lent_bytes)} of {data(pc.lendable_bytes)}{held}")
-    if pc.borrowed_bytes:
-        own = f" beside {data(pc.own_bytes)} of its own" if pc.own_bytes else ""
-        parts.append(f"borrows {data(pc.borrowed_bytes)}{own}")
+    for one in lenders:
+        if one.lendable_bytes or one.lent_bytes:
+            held = f", {data(one.held_bytes)} of it held" if one.lent_bytes else ""
+            device = one.id.partition("/")[2]
+            of = f" on {device}" if device else ""
+            parts.append(f"lends {data(one.lent_bytes)} of {data(one.lendable_bytes)}{of}{held}")
+        if one.borrowed_bytes:
+            own = f" beside {data(one.own_bytes)} of its own" if one.own_bytes else ""
+            parts.append(f"borrows {data(one.borrowed_bytes)}{own}")
     return ", ".join(parts)
 
 
@@ -37,7 +40,9 @@ def stage_lender_text(stage: StageReport) -> str:
         return ""
     borrowed = f"{lender.borrowed_tokens:,} borrowed, {lender.held_tokens:,} of them held"
     wait = f", a step waits {seconds(lender.step_wait_s)}" if lender.step_wait_s else ""
-    return f"{lender.own_tokens:,} tokens of its own, {borrowed}{wait}"
+    device = lender.lender.partition("/")[2]
+    where = f" on a card ({device})" if device else ""
+    return f"{lender.own_tokens:,} tokens of its own, {borrowed}{where}{wait}"
 
 
 def folds_text(stage: StageReport) -> str:

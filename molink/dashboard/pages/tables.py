@@ -10,7 +10,7 @@ from functools import lru_cache
 from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.columns import Column, shown_layers, table_line
-from molink.dashboard.pages.lending import cell_pc, lending_text
+from molink.dashboard.pages.lending import cell_lenders, lending_text
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
 from molink.dashboard.pages.people import PEOPLE_COLUMNS
@@ -121,7 +121,7 @@ def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     nodes = sorted(history.state.nodes, key=lambda one: (order.get(one.state, 0), one.name))
     for node in nodes:
         busy, step_s = stages.get(node.name, (None, None))
-        lent = lending_text(cell_pc(history, node))
+        lent = lending_text(cell_lenders(history, node))
         beside = ", ".join(filter(None, (covered.get(node.name, ""), lent)))
         cells = _node_cells(node, busy, step_s, node.name in slow, beside, glyphs)
         yield Row(table_line(NODES, cells, width), node.id, f"{node.name} {node.state} {node.id}")

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from molink.engine.device.elements import elements_of, tensor_of
-from molink.engine.layers.held_blocks import HeldBlocks
+from molink.engine.layers.held_blocks import CPU, HeldBlocks
 from molink.engine.layers.layer_rows import LayerRows
 from molink.engine.layers.parts import Part, attend_part, joined
 from molink.engine.memory.attention_math import AttentionVariant
@@ -55,9 +55,15 @@ class LentStep:
 
     @classmethod
     def of(
-        cls, spans: Sequence[RaggedSpan], first_away: int, lender: Lender, held: HeldBlocks
+        cls,
+        spans: Sequence[RaggedSpan],
+        first_away: int,
+        lender: Lender,
+        held: HeldBlocks,
+        device: torch.device = CPU,
     ) -> "LentStep | None":
-        """The parts of these spans, whose blocks from `first_away` on are lent; None: none is."""
+        """The parts of these spans, whose blocks from `first_away` on are lent; None: none is.
+        `device`: where the stage computes."""
         here, lent = [], {}
         for number, span in enumerate(spans):
             is_away = np.asarray(span.blocks, np.int32) >= first_away
@@ -68,7 +74,7 @@ class LentStep:
                 lent[number] = LentSpan(span.rows, away.start, places)
         if not lent:
             return None
-        return cls(lender, RaggedBatch.of(here, torch.device("cpu")), lent, held)
+        return cls(lender, RaggedBatch.of(here, device), lent, held)
 
     def attend(self, layer_index: int, rows: LayerRows) -> torch.Tensor:
         """Attention of all rows to all their keys, [T, H, V]; `rows` as they would attend where
@@ -102,7 +108,7 @@ class LentStep:
         plan = self._plans.setdefault(pushed, tuple(self.lent[number] for number in pushed))
         self.lender.plan(plan)
         rows = [q_THA[self._rows(number)] for number in pushed]
-        q_RHA = elements_of(torch.cat(rows) if len(rows) > 1 else rows[0])
+        q_RHA = elements_of((torch.cat(rows) if len(rows) > 1 else rows[0]).cpu())
         self.lender.ask(layer, q_RHA, plain.scale, plain.softcap, None)
 
     def _answer(self) -> Part:

@@ -65,6 +65,11 @@ class Lending:
     """Places that its lender lets it keep; None: all."""
 
     @property
+    def device(self) -> torch.device:
+        """Where the stage computes."""
+        return next(iter(self.pool.layers.values())).keys.rows_SKA.device
+
+    @property
     def blocks_offered(self) -> int:
         """Blocks that the ring may count with: places that are wanted back are none of them."""
         left = self.places if self._left is None else self._left
@@ -140,7 +145,8 @@ class Lending:
         blocks = frozenset(block for span in spans for block in span.blocks)
         self._under_way.append(blocks)
         try:
-            yield (parts := LentStep.of(spans, self.kv.first_away, self.lender, self.held))
+            given = self.kv.first_away, self.lender, self.held, self.device
+            yield (parts := LentStep.of(spans, *given))
         finally:
             self._under_way.pop()
         if parts is not None and max(span.rows for span in spans) <= 1 + DRAFTS_MAX:

@@ -1,8 +1,9 @@
-"""Entry point of what lends a PC's memory to stages of its LAN:
-`python -m molink.lender.lan.lan_server --bind HOST --port 0 --threads N`.
+"""Entry point of what lends a PC's memory, or a card's, to stages of its LAN:
+`python -m molink.lender.lan.lan_server --bind HOST --port 0 --threads N --device cuda:1`.
 
 It forks a lender for each lease that a stage comes for, from a process that has imported torch and
-computes nothing, so that it has one thread (see `fork_server`). Linux alone.
+computes nothing, so that it has one thread (see `fork_server`), and does not touch the card: a fork
+may begin with it only where nobody has before. Linux alone.
 
 Its owner, the agent, writes a JSON object a line on its standard input and reads the same from its
 standard output:
@@ -77,6 +78,8 @@ class LanServer:
 
     listener: socket.socket
     threads: int
+    device: str = "cpu"
+    """Where the blocks lie, as torch calls it."""
     orders: int = 0
     """Descriptor from which the owner's lines come."""
     reports: int = 1
@@ -220,13 +223,16 @@ class LanServer:
 
     def _lend(self, link: socket.socket, opening: Opening, terms: LeaseTerms) -> None:
         torch.set_num_threads(self.threads)
-        stay_within(terms.bytes_max)
+        device = torch.device(self.device)
+        if device.type == "cpu":
+            stay_within(terms.bytes_max)
         sealed = let_in(link, opening, terms.key, self.incarnation)
         LanLenderLoop(
             sealed,
             secrets.randbits(63) or 1,
             terms.bytes_max,
             lambda held_bytes: self._report_of(opening.lease, "held", held_bytes),
+            device,
         ).run()
 
     def _end(self, lease: int) -> None:
@@ -259,6 +265,7 @@ def main() -> None:
     parser.add_argument("--bind", required=True, help="Address of this PC in its LAN.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="Whose memory is lent: cpu or cuda:N.")
     arguments = parser.parse_args()
     if sys.platform != "linux":
         raise UserError("memory is lent to a LAN by PCs with Linux alone")
@@ -268,7 +275,7 @@ def main() -> None:
     if ":" in arguments.bind:
         family = socket.AF_INET6
     with socket.create_server(address, family=family, backlog=WAITING_MAX) as listener:
-        LanServer(listener, arguments.threads).run()
+        LanServer(listener, arguments.threads, arguments.device).run()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge, Le, MaxLen
 
 from molink.checkpoint.kv_format import KvDtype
-from molink.engine.layers.held_blocks import HeldBlocks
+from molink.engine.layers.held_blocks import CPU, HeldBlocks
 from molink.engine_protocol.lender import LentKv, LentLayer
 from molink.errors import FrameError
 from molink.lender.lan.sealed_link import SealedLink
@@ -65,12 +65,14 @@ class LanLenderLoop:
     """Memory that its blocks may take."""
     held: Callable[[int], None]
     """Is told how many bytes are held, once they are."""
+    device: torch.device = CPU
+    """Where they lie."""
     _lender: LenderLoop = field(init=False)
     _block_bytes: int = field(init=False, default=0)
 
     def run(self) -> None:
         """Serve until the stage closes the link. Raises FrameError and OSError."""
-        self._lender = LenderLoop(self.link, self.incarnation)
+        self._lender = LenderLoop(self.link, self.incarnation, self.device)
         receiver = Receiver(self.link)
         self.link.settimeout(FIRST_FRAME_S)
         with torch.inference_mode():
@@ -84,6 +86,8 @@ class LanLenderLoop:
                 send(self.link, frame, [content])
             case Kind.HELLO:
                 wanted = self._checked(content)
+                if self.device.type == "cuda":
+                    stay_within_on(self.device, self.bytes_max)
                 self._lender.take(frame, content)
                 self.held(wanted)
             case Kind.KEEP:
@@ -120,3 +124,11 @@ def stay_within(bytes_max: int) -> None:
     present = int(status["VmData"].split()[0]) * 1024
     limit = present + bytes_max + WORKING_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def stay_within_on(card: torch.device, bytes_max: int) -> None:
+    """The same of a card's memory. Who sends echoes alone does not begin with the card, which takes
+    a second."""
+    total_bytes = torch.cuda.mem_get_info(card)[1]
+    share = min(1.0, (bytes_max + WORKING_BYTES) / total_bytes)
+    torch.cuda.set_per_process_memory_fraction(share, card)

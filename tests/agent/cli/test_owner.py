@@ -16,7 +16,10 @@ from molink_agent.daemon.agent_log import LOG_FILE
 from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.limits.limits import KEYS, OwnerLimits, plain_limits, with_value
 from molink_agent.local_socket import SOCKET_NAME, answering
+from molink_agent.page import orders
+from molink_agent.probe.gpus import GpuProbe
 from molink_agent.status_text import now_sentence, status_lines
+from tests.agent.probe.fake_nvml import FakeCard, FakeNvml
 
 GB = 2**30
 DEVICE = {
@@ -192,6 +195,16 @@ def test_status_of_several_devices_has_a_part_for_each():
     ]
 
 
+def test_status_says_what_lies_in_memory_that_is_lent_and_why_it_is_no_more():
+    lenders = [
+        {"device": "cpu", "lendable_bytes": 4e9, "held_bytes": 1e9, "why_less": ""},
+        {"device": "cuda:1", "lendable_bytes": 0, "held_bytes": 0, "why_less": "A game draws."},
+    ]
+    lines = [*status_lines(status_of(DEVICE) | {"kv_lenders": lenders})]
+    assert "KV lent: 1.0 GB of 4.0 GB in main memory" in lines
+    assert "KV lent: 0.0 GB of 0.0 GB in cuda:1; A game draws." in lines
+
+
 @pytest.mark.parametrize("value", ["60000", "-1", "nan"])
 def test_more_memory_to_lend_than_the_pc_has_is_refused_and_nothing_is_written(home, value):
     with pytest.raises(UserError, match="lend_ram_gb"):
@@ -224,3 +237,26 @@ def test_a_log_that_is_followed_goes_on(tmp_path):
         program.terminate()
         program.wait()
         program.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("cards", "key", "value", "says"),
+    [
+        (0, "lend_gpu_gb", "4", "this PC has no card"),
+        (1, "lend_gpu_gb", "4", r"uses all that there are \(cuda:0\)"),
+        (2, "lend_gpu_gb", "50", "cuda:1 has 12.88 GB: set less"),
+        (2, "device", "cuda:0,cuda:1", r"uses all that there are \(cuda:0, cuda:1\)"),
+    ],
+)
+def test_a_card_that_cannot_lend_so_much_is_refused_and_nothing_is_changed(
+    home, monkeypatch, cards, key, value, says
+):
+    driver = FakeNvml([FakeCard() for _ in range(cards)], missing=not cards)
+    monkeypatch.setattr(orders, "GpuProbe", lambda **options: GpuProbe(driver, **options))
+    if key == "device":
+        run(home, "set", "lend_gpu_gb", "4")
+    before = (home / "limits.toml").read_text() if key == "device" else None
+    with pytest.raises(UserError, match=says):
+        run(home, "set", key, value)
+    assert before is None or (home / "limits.toml").read_text() == before
+    run(home, "set", "threads", "2")

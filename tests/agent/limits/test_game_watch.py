@@ -100,3 +100,16 @@ async def test_a_pc_without_cards_asks_no_desktop():
     games = GameWatch(GpuProbe(FakeNvml(missing=True)), FullScreenProbe({}, ask=desktop.ask))
     assert await games.poll(OwnerLimits(), 0.0, frozenset()) == ""
     assert desktop.questions == 0
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda:0", "cpu"])
+async def test_a_game_on_the_card_that_lends_counts_as_on_one_that_serves(device):
+    game = FakeCard(drawing={GAME: GB}, samples=[(GAME, 55, 1)])
+    cards = [game] if device == "cpu" else [FakeCard(), game]
+    limits, name = OwnerLimits(device=device, lend_gpu_bytes=GB), f"cuda:{len(cards) - 1}"
+    screen = FullScreenProbe({"DISPLAY": ":0"}, ask=Desktop().ask)
+    games = GameWatch.on(GpuProbe(FakeNvml(cards)), screen, wsl=False)
+    assert f"draws on {name}" in await games.poll(limits, 0.0, frozenset())
+    unset = GameWatch.on(GpuProbe(FakeNvml(cards)), screen, wsl=False)
+    is_lent = "draws" in await unset.poll(OwnerLimits(device=device), 0.0, frozenset())
+    assert is_lent == (device == "auto")

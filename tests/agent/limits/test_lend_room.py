@@ -80,11 +80,6 @@ def test_cores_that_are_none_are_refused(typed):
         with_value(OwnerLimits(), "lend_cpu_cores", typed)
 
 
-def test_lending_from_a_card_is_refused_with_a_reason():
-    with pytest.raises(UserError, match="lending from a card's memory is not built"):
-        limits_of({"lend_gpu_gb": 4}, "limits.toml")
-
-
 def test_limits_are_read_from_the_file():
     limits = limits_of({"lend_ram_gb": 4, "lend_cpu_cores": 2}, "limits.toml")
     assert limits == LENDS

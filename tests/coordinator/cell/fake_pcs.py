@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass, field
 
-from molink.control.messages.cell import CellFacts, CellOrder, EchoesTold, LeaseHeld
+from molink.control.messages.cell import (
+    CardFacts,
+    CellFacts,
+    CellOrder,
+    EchoesTold,
+    LeaseHeld,
+    LenderFacts,
+    LenderOrder,
+)
+from molink.coordinator.cell.cards import LendingCards, orders_to_pcs
 from molink.coordinator.cell.driver import CellDriver
 from molink.coordinator.cell.pairs import pair_of
 from molink.coordinator.cell.values import PcSeen, RoomWanted
@@ -30,8 +39,14 @@ class FakePc:
     echoes: dict[str, EchoesTold] = field(default_factory=dict)
     serves: bool = False
     own_room_bytes: int = 0
+    card: "FakePc | None" = None
+    """Its card that lends."""
+    bytes_per_s: float = 400e9
+    """KV that it attends to, as a card."""
 
-    def take(self, order: CellOrder) -> None:
+    def take(self, order: LenderOrder) -> None:
+        if self.card is not None and isinstance(order, CellOrder):
+            self.card.take(order.card or LenderOrder())
         self.serves = order.serves
         if not order.serves:
             self.allowed.clear()
@@ -47,7 +62,7 @@ class FakePc:
                 self.ended.add(one.lease)
             elif one.lease not in self.ended:
                 self.allowed[one.lease], self.keys[one.lease] = one.size_bytes, one.key
-        for echo in order.echoes:
+        for echo in order.echoes if isinstance(order, CellOrder) else ():
             told = {"lender": echo.lender, "round": echo.round}
             self.echoes[echo.lender] = EchoesTold(
                 **told, milliseconds=self.echo_ms.get(echo.lender, ())
@@ -78,7 +93,16 @@ class FakePc:
             ),
             ended=tuple(self.ended),
             echoes=tuple(self.echoes.values()),
+            host="127.0.0.1",
+            card=self.card.card_facts if self.card is not None else None,
         )
+
+    @property
+    def card_facts(self) -> CardFacts:
+        told = self.facts
+        fields = {name: getattr(told, name) for name in LenderFacts.model_fields}
+        fields["port"] = 5000 if told.port else 0
+        return CardFacts(**fields, device="cuda:1", bytes_per_s=self.bytes_per_s)
 
 
 @dataclass
@@ -88,6 +112,7 @@ class World:
     pcs: dict[str, FakePc]
     pairs: set[tuple[str, str]] = field(default_factory=set)
     now: float = 1000.0
+    cards: LendingCards = field(default_factory=LendingCards)
     driver: CellDriver = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +133,9 @@ class World:
                 for name, pc in self.pcs.items()
                 if pc.is_here
             }
-            for name, order in self.driver.tick(seen, self.pairs, self.now).items():
+            found = self.cards.seen(seen)
+            orders = self.driver.tick(found, set(self.cards.pairs(self.pairs)), self.now)
+            for name, order in orders_to_pcs(orders).items():
                 if name in self.pcs and self.pcs[name].is_here:
                     self.pcs[name].take(order)
 

@@ -19,8 +19,8 @@ LENT_BYTES, WITHIN_S = 2**26, 60.0
 class Owner:
     """A server on 127.0.0.1, and what it has been told to allow."""
 
-    def __init__(self) -> None:
-        arguments = ["--bind", "127.0.0.1", "--port", "0", "--threads", "1"]
+    def __init__(self, *options: str) -> None:
+        arguments = ["--bind", "127.0.0.1", "--port", "0", "--threads", "1", *options]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "molink.lender.lan.lan_server", *arguments],
             stdin=subprocess.PIPE,

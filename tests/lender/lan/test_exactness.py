@@ -1,6 +1,7 @@
 """A stage with a part of its KV in another PC, by real processes over TCP: the same answers."""
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -57,6 +58,30 @@ def test_half_of_the_keys_there_give_the_same_tokens(owner, name, tmp_path):
     outputs = RingDriver(stages, span_tokens=40).run(jobs())
     assert outputs == [generate(model, job.prompt, job.tokens) for job in jobs()]
     assert all(client._asked.number > 30 for client in clients)
+    for client in clients:
+        client.link.close()
+
+
+@pytest.fixture
+def second() -> Iterator[Owner]:
+    served = Owner("--device", "cpu")
+    yield served
+    served.close()
+
+
+def test_two_lenders_of_one_pc_serve_one_ring(owner, second, tmp_path):
+    """As its main memory and a card are lent: a process for each, by its own device."""
+    model = save_tiny("llama", tmp_path)
+    stages, clients = load_stages(tmp_path, (0, 3, LAYERS)), []
+    assert second.incarnation != owner.incarnation and second.port != owner.port
+    for stage, lends in zip(stages, (owner, second), strict=True):
+        clients.append(patient(lends.lease()))  # It begins at once, or the other end gives up.
+        stage.resize_kv(12 * 16)
+        lending.lend(stage, lending.lending_by(stage, clients[-1], PLACES))
+    outputs = RingDriver(stages, span_tokens=40).run(jobs())
+    assert outputs == [generate(model, job.prompt, job.tokens) for job in jobs()]
+    assert all(client._asked.number > 30 for client in clients)
+    assert all(len(one.lenders()) == 1 for one in (owner, second))
     for client in clients:
         client.link.close()
 

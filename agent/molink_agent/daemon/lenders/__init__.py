@@ -1,0 +1,1 @@
+"""What lends memory of this PC beside the agent: its main memory, and a card's."""
