@@ -309,15 +309,15 @@ async def test_who_would_wait_for_lenders_at_each_token_goes_elsewhere_or_is_ref
 
 
 async def test_a_prompt_whose_keys_lie_at_lenders_is_promised_its_first_token_later():
-    """80 tokens of which 30 rows wait 1 ms for each of the keys there: 0.45 s more than alone."""
+    """90 tokens of which 40 rows wait 1 ms for each of the keys there: 0.8 s more than alone."""
     lent = (LentStage(50, 0.0, 1e-3),)
     async with Rings(2) as rings:
         for ring in rings.rings:
             ring.client.prospects.lends(lent, ())
-        wanted = Targets(ttft_s=0.4)
-        with pytest.raises(OverloadedError, match="first token"):
+        wanted = Targets(ttft_s=1.2)
+        with pytest.raises(OverloadedError, match=r"first token\D* 1\.8 s"):
             await rings.ask(prompt(1, 0, tokens=80), targets=wanted)
-        assert await rings.ask(prompt(2, 0, tokens=40), targets=wanted) in (0, 1)
+        assert await rings.ask(prompt(2, 0, tokens=40), targets=wanted) == 0
         rings.rings[1].client.prospects.lends((), ())
         assert await rings.ask(prompt(3, 0, tokens=80), targets=wanted) == 1
 

@@ -125,11 +125,13 @@ def test_whatever_comes_a_pace_stays_one(samples, planned):
 
 def test_what_prompts_wait_for_at_lenders_is_no_part_of_the_pace():
     """Else short prompts, which wait for nobody, would be promised the pace of long ones."""
-    estimator = PaceEstimator(PLANNED)
-    lent = (LentStage(1000, 0.0, 2e-6),)
+    lent = RingState(TRUE, held_tokens=2000, lent=(LentStage(1000, 0.0, 2e-6),))
+    alone, beside = PaceEstimator(PLANNED), PaceEstimator(PLANNED)
     for turn in range(120):
-        ring, prompt = RingState(TRUE, held_tokens=2000, lent=lent), PROMPTS[turn % 6]
-        estimator.first_token_came(ring, prompt, forecast_ttft_s(ring, prompt))
+        prompt = PROMPTS[turn % 6]
+        alone.first_token_came(RingState(TRUE), prompt, forecast_ttft_s(RingState(TRUE), prompt))
+        beside.first_token_came(lent, prompt, forecast_ttft_s(lent, prompt))
     for prompt in (100, 1000, 4000):
-        wanted_s = forecast_ttft_s(RingState(TRUE), prompt)
-        assert forecast_ttft_s(RingState(estimator.pace), prompt) == pytest.approx(wanted_s, 0.05)
+        wanted_s = forecast_ttft_s(RingState(alone.pace), prompt)
+        assert forecast_ttft_s(RingState(beside.pace), prompt) == pytest.approx(wanted_s)
+    assert forecast_ttft_s(lent, 4000) > 1.9 * forecast_ttft_s(RingState(TRUE), 4000)

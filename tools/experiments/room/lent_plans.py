@@ -144,7 +144,7 @@ def main(out: Path, clusters: int, lent_gib: int, context_tokens: int) -> None:
         told = [[asdict(one) for one in pair] for pair in pairs]
         write_report(out, "lent_plans", {"rings": told})
     show(f"{len(pairs)} rings")
-    show(markdown_table(("split by", "", "users", "longest request"), _rows(pairs)))
+    show(markdown_table(("split by", "", "users", "longest request"), [*_rows(pairs)]))
 
 
 def _rows(pairs: Sequence[tuple[Compared, Compared]]) -> Iterator[list[str]]:
