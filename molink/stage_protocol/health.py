@@ -110,6 +110,9 @@ class LenderHealth:
     step_wait_s: float = 0.0
     """Smoothed seconds for which a decode step with some of them waits for the lender; 0: there was
     none."""
+    row_key_wait_s: float = 0.0
+    """Smoothed seconds for which a step of prompts waits for each of its rows and each token there
+    that the row reads; 0: there was none."""
 
 
 @dataclass(frozen=True, slots=True)

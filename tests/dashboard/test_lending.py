@@ -2,6 +2,8 @@
 
 from datetime import UTC
 
+import pytest
+
 from molink.dashboard.pages.details import details
 from molink.dashboard.pages.lines import UNICODE, text_of
 from molink.dashboard.screen.content import Page, page_rows
@@ -32,7 +34,7 @@ def test_nodes_say_what_their_pcs_lend_and_borrow():
 def test_a_stage_says_what_is_its_own_and_what_is_borrowed():
     lender = {"own_tokens": 5000, "borrowed_tokens": 31_000, "held_tokens": 1600}
     stages = [stage(name, 8 * at) for at, name in enumerate(NAMES)]
-    stages[0] |= {"folds": 5, "lender": lender | {"step_wait_s": 0.0012}}
+    stages[0] |= {"lender": lender | {"step_wait_s": 0.0012}}
     history = history_of(look(0, cluster(stages=stages)))
     shown = [text_of(row).strip() for row in details(history, "nodes", "a" * 16, UNICODE)]
     (said,) = [row for row in shown if row.startswith("lender ")]
@@ -41,13 +43,28 @@ def test_a_stage_says_what_is_its_own_and_what_is_borrowed():
     )
     stages[0]["lender"] |= {"lender": f"{'b' * 16}/cuda:1"}
     history = history_of(look(0, cluster(stages=stages)))
-    shown = [text_of(row).strip() for row in details(history, "nodes", "a" * 16, UNICODE)]
-    assert any("1,600 of them held on a card (cuda:1), a step" in row for row in shown)
-    (folds,) = [row for row in shown if row.startswith("cut prompts")]
-    assert folds.endswith("5 blocks of those that keep all lie in one")
+    card = [text_of(row).strip() for row in details(history, "nodes", "a" * 16, UNICODE)]
+    assert any("1,600 of them held on a card (cuda:1), a step" in row for row in card)
     others = [text_of(row) for row in details(history, "nodes", "b" * 16, UNICODE)]
-    assert not any("borrowed" in row or "cut prompts" in row for row in others)
+    assert not any("borrowed" in row for row in others)
+    assert not any("cut prompts" in row for row in (*shown, *others)), "nobody would fold any"
     for width in (80, 140):
         rows = [text_of(r.line) for r in page_rows(Page("ring"), history, (width, 20), UNICODE)]
         assert sum("31k borrowed" in row for row in rows) == (width == 140)
         assert max(map(len, rows)) <= width
+
+
+@pytest.mark.parametrize(
+    ("folds", "said"),
+    [
+        ((5, 512, 512), "5 blocks of those that keep all lie in one"),
+        ((5, 512, 1), f"free no memory, as {NAMES[2]} folds no blocks"),
+        ((1, 512, 512), f"free no memory, as {NAMES[0]} folds no blocks"),
+    ],
+)
+def test_a_stage_says_what_cut_prompts_free_or_who_of_its_ring_folds_nothing(folds, said):
+    stages = [stage(name, 8 * at) | {"folds": folds[at]} for at, name in enumerate(NAMES)]
+    history = history_of(look(0, cluster(stages=stages)))
+    shown = [text_of(row).strip() for row in details(history, "nodes", "a" * 16, UNICODE)]
+    (row,) = [row for row in shown if row.startswith("cut prompts")]
+    assert row.endswith(said)

@@ -28,12 +28,14 @@ def own_tokens(stage: AgentStage) -> int:
 
 def lent_stages(stages: Sequence[AgentStage]) -> tuple[LentStage, ...]:
     """Stages that count with places of lenders, and how long their steps wait for these: as they
-    tell, and before they have computed such a step a round trip a layer."""
+    tell, and before they have computed such a step a round trip a layer for decode, and nothing for
+    prompts, whose waits are a matter of bytes."""
     told = [(one, one.health.lender) for one in stages if one.health is not None]
     return tuple(
         LentStage(
             lender.kv_tokens_own,
             lender.step_wait_s or (one.layers[1] - one.layers[0]) * one.lender_trip_s,
+            lender.row_key_wait_s,
         )
         for one, lender in told
         if lender is not None and BLOCK_TOKENS * one.offer.blocks > lender.kv_tokens_own

@@ -5,6 +5,7 @@ follow requests from when they are sent to when they end. The decisions are in
 `molink_scheduler.routing`.
 """
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,12 @@ from molink_scheduler.routing.admission import RingAdmission
 from molink_scheduler.routing.line_watch import LIES_AFTER_S, STALLED_S, LineWatch, Waiting
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.prefix_mirror import PrefixMirror
-from molink_scheduler.routing.ring_forecast import LentStage, RingState, lender_waits_s
+from molink_scheduler.routing.ring_forecast import (
+    LentStage,
+    RingState,
+    lender_waits_s,
+    prompt_waits_s,
+)
 from molink_scheduler.token_ids import TOKEN_BYTES, token_bytes
 from molink_scheduler.waiting_line import WaitingLine
 
@@ -162,7 +168,8 @@ class RingProspects:
 
     def _waiting(self, live: LiveSequence) -> Waiting:
         prompt_s = self.pace.pace.prefill_s(live.known_tokens, self.line.running)
-        patience_s = live.patience * (LIES_AFTER_S + prompt_s + self.round_s)
+        lent_s = prompt_waits_s(self.lent, math.inf, 0, live.known_tokens)
+        patience_s = live.patience * (LIES_AFTER_S + prompt_s + lent_s + self.round_s)
         return Waiting(live.request_id, self._place(live, 0), patience_s)
 
     def _place(self, live: LiveSequence, cached_tokens: int) -> tuple[int, int]:

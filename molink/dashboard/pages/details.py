@@ -126,8 +126,8 @@ def _stage(history: History, node: NodeReport) -> Iterator[Line]:
                 yield field_line("KV cache", f"{kv} ({percent(stage.kv_share)})")
                 if lent := stage_lender_text(stage):
                     yield field_line("lender", lent)
-                if stage.folds > 1:
-                    yield field_line("cut prompts", folds_text(stage))
+                if folds := folds_text(stage, ring):
+                    yield field_line("cut prompts", folds)
                 if stage.state_slots_capacity:
                     room = f"room for {stage.state_slots_capacity}"
                     yield field_line("states", f"of {stage.state_slots_used or 0} requests, {room}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from molink.dashboard.model.figures import data, seconds
 from molink.dashboard.model.history import History
 from molink.report.cell import CellPcReport
-from molink.report.cluster import StageReport
+from molink.report.cluster import RingReport, StageReport
 from molink.report.nodes import NodeReport
 
 
@@ -45,6 +45,11 @@ def stage_lender_text(stage: StageReport) -> str:
     return f"{lender.own_tokens:,} tokens of its own, {borrowed}{where}{wait}"
 
 
-def folds_text(stage: StageReport) -> str:
-    """In how few blocks a stage folds what a cut prompt leaves free."""
-    return f"{stage.folds} blocks of those that keep all lie in one"
+def folds_text(stage: StageReport, ring: RingReport) -> str:
+    """In how few blocks a stage folds what a cut prompt leaves free, or which stage of its ring
+    folds nothing, so that none of them does; empty: no stage would."""
+    least = min(ring.stages, key=lambda one: one.folds)
+    if least.folds > 1:
+        return f"{stage.folds} blocks of those that keep all lie in one"
+    folds_any = any(one.folds > 1 for one in ring.stages)
+    return f"free no memory, as {least.node} folds no blocks" if folds_any else ""

@@ -53,6 +53,11 @@ class LentStep:
     _plans: dict[tuple[int, ...], tuple[LentSpan, ...]] = field(init=False, default_factory=dict)
     """Plans for the lender, by the spans that it attends for."""
 
+    @property
+    def row_keys(self) -> int:
+        """Lent keys that its rows read, all rows together."""
+        return sum(one.rows * len(one.places) for one in self.lent.values()) * BLOCK_TOKENS
+
     @classmethod
     def of(
         cls,

@@ -59,6 +59,9 @@ class Lending:
     step_wait_s: float = field(init=False, default=0.0)
     """Smoothed seconds for which decode steps with lent keys wait for the lender, in all layers; 0:
     there was none."""
+    row_key_wait_s: float = field(init=False, default=0.0)
+    """Smoothed seconds for which steps of prompts wait for the lender, for each row and each lent
+    key that it reads, in all layers; 0: there was none."""
     _under_way: list[frozenset[int]] = field(init=False, default_factory=list)
     """Blocks of the steps under way, which read them where they are."""
     _left: int | None = field(init=False, default=None)
@@ -149,14 +152,23 @@ class Lending:
             yield (parts := LentStep.of(spans, *given))
         finally:
             self._under_way.pop()
-        if parts is not None and max(span.rows for span in spans) <= 1 + DRAFTS_MAX:
-            weight = WEIGHT_OF_NEWEST_STEP if self.step_wait_s else 1.0
-            self.step_wait_s += weight * (parts.waited_s - self.step_wait_s)
+        if parts is None:
+            return
+        if max(span.rows for span in spans) <= 1 + DRAFTS_MAX:
+            self.step_wait_s = _smoothed(self.step_wait_s, parts.waited_s)
+        else:
+            each_s = parts.waited_s / parts.row_keys
+            self.row_key_wait_s = _smoothed(self.row_key_wait_s, each_s)
 
     def _busy(self) -> frozenset[int]:
         holders = self.kv.holders()
         cut = (self.kv.table(one) for one in self.cuts.requests if one in holders)
         return self.moving.filled().union(*self._under_way, *cut)
+
+
+def _smoothed(before_s: float, newest_s: float) -> float:
+    weight = WEIGHT_OF_NEWEST_STEP if before_s else 1.0
+    return before_s + weight * (newest_s - before_s)
 
 
 def make_room_for(lending: Lending | None, batch: Batch) -> None:
@@ -260,4 +272,5 @@ def lender_health(stages: Sequence[LendingStage]) -> LenderHealth | None:
         BLOCK_TOKENS * min(kv.blocks_here for kv in lent),
         BLOCK_TOKENS * max(kv.blocks_lent for kv in lent),
         sum(one.lending.step_wait_s for one in stages if one.lending is not None),
+        sum(one.lending.row_key_wait_s for one in stages if one.lending is not None),
     )

@@ -17,7 +17,12 @@ Pure, and a few numbers whatever comes: times are arguments.
 from dataclasses import dataclass, field, replace
 
 from molink_scheduler.routing.gap_times import GapTimes
-from molink_scheduler.routing.ring_forecast import ANSWER_TOKENS, RingPace, RingState
+from molink_scheduler.routing.ring_forecast import (
+    ANSWER_TOKENS,
+    RingPace,
+    RingState,
+    ttft_waits_s,
+)
 
 SAMPLES_REMEMBERED = 64
 """First tokens over which a pace is smoothed, as many as a ring of sixteen answers in some
@@ -155,7 +160,9 @@ class PaceEstimator:
         )
 
     def first_token_came(self, ring: RingState, prompt_tokens: int, ttft_s: float) -> None:
-        """A request that met the ring in this state had its first token so long after."""
+        """A request that met the ring in this state had its first token so long after, of which the
+        pace leaves out what lenders took."""
+        ttft_s = max(0.0, ttft_s - ttft_waits_s(ring, prompt_tokens))
         own = max(1, prompt_tokens - ring.cached_tokens)
         pace = replace(self.pace, prefill_tokens_per_s=1.0)
         self._ttft.add(pace.prefill_s(ring.waiting_tokens + own, ring.decoding), ttft_s)

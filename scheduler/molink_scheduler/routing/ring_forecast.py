@@ -13,7 +13,9 @@ who is older as gone; where that duration is twice too long it refuses two to th
 
 A stage whose requests hold more than its own memory has some of their KV at a lender, and each of
 its decode steps waits for that. The learned pace is that of steps that wait for nobody; what a step
-waits for comes on top, as long as the stage tells, or by measured echoes before it has told.
+waits for comes on top, as long as the stage tells, or by measured echoes before it has told. Steps
+of a prompt wait for each of their rows and each key at the lender that it reads, be it that the
+lender attends or that the keys come.
 
 Pure.
 """
@@ -79,11 +81,30 @@ class LentStage:
     """Tokens of KV that its own memory holds; what is beyond them lies at the lender."""
     wait_s: float
     """Seconds for which its decode steps wait for the lender where some of their KV is there."""
+    row_key_wait_s: float = 0.0
+    """Seconds for which steps of prompts wait for each row and each token at the lender that it
+    reads; 0: not told yet."""
+
+    def prompt_wait_s(self, held_tokens: float, start: int, stop: float) -> float:
+        """Seconds for which a prompt's tokens from `start` to `stop` wait beside requests that hold
+        so many. The longest requests lend their first tokens: a row reads those there that it has
+        before it, but for what others leave of the stage's own memory."""
+        at_home = max(0.0, self.own_tokens - held_tokens)
+        before, after = (max(0.0, tokens - at_home) for tokens in (start, stop))
+        return self.row_key_wait_s * (after**2 - before**2) / 2
 
 
 def lender_waits_s(stages: Iterable[LentStage], held_tokens: int) -> float:
     """Seconds by which lenders lengthen a token's time on a ring whose requests hold so many."""
     return sum(one.wait_s for one in stages if held_tokens > one.own_tokens)
+
+
+def prompt_waits_s(
+    stages: Iterable[LentStage], held_tokens: float, start: int, stop: float
+) -> float:
+    """Seconds by which lenders lengthen the time in which a ring computes a prompt's tokens from
+    `start` to `stop`: its stages compute at the same time, so as much as the slowest one waits."""
+    return max((one.prompt_wait_s(held_tokens, start, stop) for one in stages), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +155,19 @@ def if_idle(ring: RingState) -> RingState:
 
 def forecast_ttft_s(ring: RingState, prompt_tokens: int) -> float:
     """Seconds until a request that comes now would have its first token."""
-    waiting_s = ring.pace.prefill_s(ring.waiting_tokens, ring.decoding)
+    waiting_s = ring.pace.prefill_s(ring.waiting_tokens, ring.decoding) + _ahead_wait_s(ring)
     return ring.pace.first_token_s + waiting_s + own_prefill_s(ring, prompt_tokens)
 
 
 def own_prefill_s(ring: RingState, prompt_tokens: int) -> float:
     """Seconds that the ring computes the part of a request's own prompt that is not cached."""
-    return ring.pace.prefill_s(max(1, prompt_tokens - ring.cached_tokens), ring.decoding)
+    computed_s = ring.pace.prefill_s(max(1, prompt_tokens - ring.cached_tokens), ring.decoding)
+    return computed_s + _own_wait_s(ring, prompt_tokens)
+
+
+def ttft_waits_s(ring: RingState, prompt_tokens: int) -> float:
+    """Seconds of a forecast first token for which the ring waits for lenders."""
+    return _ahead_wait_s(ring) + _own_wait_s(ring, prompt_tokens)
 
 
 def decoding_then(ring: RingState, after_s: float) -> float:
@@ -173,6 +200,20 @@ def _others(ring: RingState, prompt_tokens: int, *, predicts: bool) -> float:
     if not predicts:
         return ring.decoding
     return decoding_then(ring, forecast_ttft_s(ring, prompt_tokens))
+
+
+def _own_wait_s(ring: RingState, prompt_tokens: int) -> float:
+    stop = max(ring.cached_tokens + 1, prompt_tokens)
+    return prompt_waits_s(ring.lent, ring.held_tokens, ring.cached_tokens, stop)
+
+
+def _ahead_wait_s(ring: RingState) -> float:
+    """Seconds that prompts ahead wait for lenders, as many of one length that come one by one."""
+    if not (count := ring.waiting_requests):
+        return 0.0
+    each = ring.waiting_tokens / count
+    held = ring.held_tokens - each * (count + 1) / 2
+    return count * prompt_waits_s(ring.lent, held, 0, each)
 
 
 def _waits_s(ring: RingState, prompt_tokens: int) -> float:

@@ -110,9 +110,9 @@ class Instance:
 
 def tokens_per_s(share: float, *, lends: bool, seed: int) -> float:
     """Tokens of answers a second of all instances, `share` of whose requests are long."""
-    random = Random(seed)
-    instances = _instances(lends=lends)
-    for request in _requests(random, share, instances[0].cost):
+    random, cost = Random(seed), instance_cost()
+    instances = [Instance(one, cost) for one in instance_devices(INSTANCES, lends=lends)]
+    for request in _requests(random, share, cost):
         random.choice(instances).queue.append(request)
     devices = Devices({one.device.name: one.device for one in instances})
     world, came = CellWorld(CellLedger(quotas=ALL_FREE), devices, random), 0.0
@@ -133,16 +133,21 @@ def _requests(random: Random, share: float, cost: RooflineCost) -> Sequence[Long
     return found
 
 
-def _instances(*, lends: bool) -> list[Instance]:
-    shape, names = model_shape(MODEL), [f"instance {number}" for number in range(INSTANCES)]
-    cost = stage_cost(shape, gpu(GPU), shape.layers, is_head=True, is_tail=True)
-    links = dict.fromkeys(names, LINK) if lends else {}
+def instance_cost() -> RooflineCost:
+    """Times of an instance's steps."""
+    shape = model_shape(MODEL)
+    return stage_cost(shape, gpu(GPU), shape.layers, is_head=True, is_tail=True)
+
+
+def instance_devices(count: int, *, lends: bool) -> list[CellDevice]:
+    """Devices of so many instances, which may lend each other over the cards' links."""
+    shape, names = model_shape(MODEL), [f"instance {number}" for number in range(count)]
     facts = DeviceFacts(
         memory_bytes=round(kv_bytes(MODEL, cards=1)),
         block_bytes=BLOCK_TOKENS * shape.layers * shape.kv_token_bytes,
         layers=shape.layers,
         row_bytes=2 * shape.row_bytes,
         attend_bytes_per_s=gpu(GPU).kv_bytes_per_s,
-        links=links,
+        links=dict.fromkeys(names, LINK) if lends else {},
     )
-    return [Instance(CellDevice(name, facts, ALL_FREE), cost) for name in names]
+    return [CellDevice(name, facts, ALL_FREE) for name in names]

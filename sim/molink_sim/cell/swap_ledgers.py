@@ -9,24 +9,21 @@ time is a roofline's: weights, all KV that lies there, and a call to lenders in 
 some of its KV is theirs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from molink.checkpoint.model_config import model_shape
-from molink.hardware.gpu import gpu
-from molink.hardware.roofline import RooflineCost, stage_cost
+from molink.hardware.roofline import RooflineCost
 from molink_scheduler.batch import DECODE
 from molink_scheduler.cell.actions import Action, Recall
 from molink_scheduler.cell.cycles import find_cycle
-from molink_scheduler.cell.events import CellLink, DeviceFacts
+from molink_scheduler.cell.events import CellLink
 from molink_scheduler.cell.ledger import CellLedger
 from molink_scheduler.cell.quotas import link_s
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.units import GB
 from molink_sim.cell.devices import CellDevice, Devices
-from molink_sim.cell.long_requests import ALL_FREE, GPU, LINK, MODEL
-from molink_sim.cell.tables import kv_bytes
+from molink_sim.cell.long_requests import ALL_FREE, LINK, instance_cost, instance_devices
 from molink_sim.cell.world import BEAT_S, CellWorld
 
 INSTANCES, MINUTES = 8, 10
@@ -74,8 +71,10 @@ class CellServed:
 
 def serve(ledger: type[CellLedger], seed: int) -> CellServed:
     """Let needs come and go for ten minutes."""
-    random, cost = Random(seed), _cost()
-    cell = _devices(lambda: random.random() < BEAT_S / RETURN_S)
+    random, cost = Random(seed), instance_cost()
+    cell = instance_devices(INSTANCES, lends=True)
+    for one in cell:
+        one.returns = lambda: random.random() < BEAT_S / RETURN_S
     devices = Devices({one.name: one for one in cell})
     world = CellWorld(ledger(quotas=ALL_FREE), devices, random)
     rates, borrowed, circles = [0.0] * len(LINKS), 0.0, 0
@@ -101,21 +100,3 @@ def _tokens_per_s(device: CellDevice, cost: RooflineCost, link: CellLink) -> flo
     rows = held // CONTEXT_TOKENS
     way_s = link_s(facts, link, rows) if device.owed else 0.0
     return rows / (cost.step_s(DECODE, rows, read, rows) + way_s)
-
-
-def _devices(returns: Callable[[], bool]) -> list[CellDevice]:
-    shape, names = model_shape(MODEL), [f"instance {number}" for number in range(INSTANCES)]
-    facts = DeviceFacts(
-        memory_bytes=round(kv_bytes(MODEL, cards=1)),
-        block_bytes=BLOCK_TOKENS * shape.layers * shape.kv_token_bytes,
-        layers=shape.layers,
-        row_bytes=2 * shape.row_bytes,
-        attend_bytes_per_s=gpu(GPU).kv_bytes_per_s,
-        links=dict.fromkeys(names, LINK),
-    )
-    return [CellDevice(name, facts, ALL_FREE, returns=returns) for name in names]
-
-
-def _cost() -> RooflineCost:
-    shape = model_shape(MODEL)
-    return stage_cost(shape, gpu(GPU), shape.layers, is_head=True, is_tail=True)

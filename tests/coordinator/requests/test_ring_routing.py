@@ -308,6 +308,20 @@ async def test_who_would_wait_for_lenders_at_each_token_goes_elsewhere_or_is_ref
             await rings.ask(prompt(3, 0, tokens=80), targets=wanted)
 
 
+async def test_a_prompt_whose_keys_lie_at_lenders_is_promised_its_first_token_later():
+    """90 tokens of which 40 rows wait 1 ms for each of the keys there: 0.8 s more than alone."""
+    lent = (LentStage(50, 0.0, 1e-3),)
+    async with Rings(2) as rings:
+        for ring in rings.rings:
+            ring.client.prospects.lends(lent, ())
+        wanted = Targets(ttft_s=1.2)
+        with pytest.raises(OverloadedError, match=r"first token\D* 1\.8 s"):
+            await rings.ask(prompt(1, 0, tokens=80), targets=wanted)
+        assert await rings.ask(prompt(2, 0, tokens=40), targets=wanted) == 0
+        rings.rings[1].client.prospects.lends((), ())
+        assert await rings.ask(prompt(3, 0, tokens=80), targets=wanted) == 1
+
+
 async def test_the_pace_that_is_learned_leaves_out_what_lenders_take():
     async with Rings(1) as rings:
         prospects = rings.rings[0].client.prospects

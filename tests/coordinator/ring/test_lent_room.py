@@ -81,7 +81,7 @@ def reporting(offer: int, lender: LenderHealth | None, trip_s: float = 0.0):
 
 
 def test_steps_wait_as_long_as_stages_tell_and_before_that_a_round_trip_a_layer():
-    told = LenderHealth(640, 320, 0.003)
+    told = LenderHealth(640, 320, 0.003, 2e-7)
     stages = [
         reporting(100, told, 0.0005),
         reporting(100, replace(told, step_wait_s=0.0), 0.0005),
@@ -89,4 +89,4 @@ def test_steps_wait_as_long_as_stages_tell_and_before_that_a_round_trip_a_layer(
         reporting(100, None),
         SimpleNamespace(**vars(stage(100)) | {"health": None}),
     ]
-    assert lent_stages(stages) == (LentStage(640, 0.003), LentStage(640, 0.005))
+    assert lent_stages(stages) == (LentStage(640, 0.003, 2e-7), LentStage(640, 0.005, 2e-7))

@@ -95,6 +95,7 @@ def test_a_quarter_at_home_gives_the_same_tokens(name, tmp_path):
     told = lending.lender_health(stages[:1])
     assert (told.kv_tokens_own, told.kv_tokens_away) == (12 * 16, 0)
     assert told.step_wait_s == stages[0].lending.step_wait_s > 0
+    assert told.row_key_wait_s == stages[0].lending.row_key_wait_s > 0
 
 
 def test_bf16_plain_layers_step_aside_for_parts(tmp_path):

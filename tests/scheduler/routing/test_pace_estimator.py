@@ -3,7 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.routing.pace_estimator import PaceEstimator
-from molink_scheduler.routing.ring_forecast import RingPace, RingState, forecast_ttft_s
+from molink_scheduler.routing.ring_forecast import (
+    LentStage,
+    RingPace,
+    RingState,
+    forecast_ttft_s,
+)
 
 PLANNED = RingPace(1000.0, 0.1, 0.05, 0.005)
 TRUE = RingPace(250.0, 0.4, 0.15, 0.02)
@@ -116,3 +121,17 @@ def test_whatever_comes_a_pace_stays_one(samples, planned):
         estimator.answer_ended(prompt_tokens)
         assert forecast_ttft_s(RingState(estimator.pace), 1000) >= 0
     assert estimator.answer_tokens > 0
+
+
+def test_what_prompts_wait_for_at_lenders_is_no_part_of_the_pace():
+    """Else short prompts, which wait for nobody, would be promised the pace of long ones."""
+    lent = RingState(TRUE, held_tokens=2000, lent=(LentStage(1000, 0.0, 2e-6),))
+    alone, beside = PaceEstimator(PLANNED), PaceEstimator(PLANNED)
+    for turn in range(120):
+        prompt = PROMPTS[turn % 6]
+        alone.first_token_came(RingState(TRUE), prompt, forecast_ttft_s(RingState(TRUE), prompt))
+        beside.first_token_came(lent, prompt, forecast_ttft_s(lent, prompt))
+    for prompt in (100, 1000, 4000):
+        wanted_s = forecast_ttft_s(RingState(alone.pace), prompt)
+        assert forecast_ttft_s(RingState(beside.pace), prompt) == pytest.approx(wanted_s)
+    assert forecast_ttft_s(lent, 4000) > 1.9 * forecast_ttft_s(RingState(TRUE), 4000)

@@ -13,6 +13,7 @@ from molink_scheduler.routing.ring_forecast import (
     forecast_tpot_s,
     forecast_ttft_s,
     if_idle,
+    ttft_waits_s,
 )
 
 PACE = RingPace(
@@ -99,3 +100,47 @@ def test_steps_wait_for_lenders_where_requests_hold_more_than_a_stage_does(other
         ]
         assert more_s == pytest.approx([wait_s, wait_s])
     assert if_idle(ring).held_tokens == 0, "who is alone holds its own tokens and no others'"
+
+
+AWAY = (LentStage(1000, 0.02, 1e-6), LentStage(4000, 0.01, 2e-6))
+"""The same, once steps of prompts have told: the second one's lender is half as fast."""
+
+
+def written_out(stage: LentStage, held: int, start: int, stop: int) -> float:
+    """A prompt's rows one by one, each with the keys before it that have no room at home."""
+    at_home = max(0, stage.own_tokens - held)
+    return sum(stage.row_key_wait_s * max(0, row - at_home) for row in range(start, stop))
+
+
+@pytest.mark.parametrize(
+    ("others", "cached", "prompt"),
+    [
+        (0, 0, 1000),
+        (0, 0, 3000),
+        (0, 0, 9000),
+        (2500, 0, 6000),
+        (5000, 2048, 3000),
+        (0, 4096, 5000),
+    ],
+)
+def test_a_prompt_waits_for_each_row_and_each_key_at_the_lender(others, cached, prompt):
+    ring = replace(IDLE, held_tokens=others, cached_tokens=cached, lent=AWAY)
+    more_s = forecast_ttft_s(ring, prompt) - forecast_ttft_s(replace(ring, lent=()), prompt)
+    wanted_s = max(written_out(one, others, cached, prompt) for one in AWAY)
+    assert more_s == pytest.approx(wanted_s, abs=0.01)
+    assert more_s == pytest.approx(ttft_waits_s(ring, prompt))
+    assert (more_s == 0) == (prompt == 1000), "the smaller stage holds as many"
+
+
+def test_prompts_ahead_wait_for_lenders_one_behind_the_other():
+    """Three of 2,000 tokens each, beside 1,000 that are held already."""
+    ring = replace(IDLE, waiting_tokens=6000, waiting_requests=3, held_tokens=7000, lent=AWAY[:1])
+    ahead_s = [written_out(AWAY[0], held, 0, 2000) for held in (1000, 3000, 5000)]
+    own_s = written_out(AWAY[0], 7000, 0, 500)
+    assert ttft_waits_s(ring, 500) == pytest.approx(sum(ahead_s) + own_s, rel=0.01)
+    assert ttft_waits_s(if_idle(ring), 500) == 0.0
+
+
+def test_who_has_not_told_of_prompts_is_not_waited_for():
+    ring = replace(IDLE, held_tokens=9000, lent=LENT)
+    assert forecast_ttft_s(ring, 5000) == forecast_ttft_s(replace(ring, lent=()), 5000)
