@@ -120,6 +120,8 @@ def serve_settings(*, nodes=1, **options) -> ServeSettings:
         {"ttft_target_s": 0.0},
         {"ttft_target_s": float("nan")},
         {"tpot_target_ms": -5.0},
+        {"tpot_target_ms": 0.0},
+        {"tpot_target_ms": float("nan")},
         {"tbt_target_ms": 0.0},
         {"tbt_target_ms": float("nan")},
         {"tbt_percentile": 100.0},

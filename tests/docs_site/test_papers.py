@@ -137,6 +137,17 @@ def _counts(rows: list[Row]) -> list[int]:
     return [len(rows), *(of[verdict] for verdict in VERDICTS)]
 
 
+def test_each_bad_input_names_a_test_that_is_there():
+    text = INDEX.read_text(encoding="utf-8").partition("## Bad input")[2].partition("\n## ")[0]
+    rows = [line for line in text.splitlines() if re.search(r"test_\w+`", line)]
+    assert len(rows) == 9
+    file = ""
+    for names in (re.findall(r"`([\w/]+\.py)`|`(test_\w+)`", row) for row in rows):
+        for path, name in names:
+            file = path or file
+            assert not name or missing_place(file, [name]) == ""
+
+
 def test_make_papers_runs_what_is_simulated_and_can_be_typed():
     commands = commands_to_run(ROWS)
     assert len(commands) > 8 and all(is_run(command) for command in commands)

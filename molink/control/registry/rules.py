@@ -22,7 +22,8 @@ EXPIRES_S_MAX = 366 * 24 * 3600.0
 """An invite is a password that lies in chats: after a year a new one is no trouble."""
 
 NODES_MAX = 1000
-"""Members of a cluster, and uses of one invite; brokers were measured up to here."""
+"""Members of a cluster, and uses of one invite; brokers were measured up to here, and half of a
+coordinator's thread carries the heartbeats and tokens of 1,120 that serve (docs/scaling.md)."""
 
 DEVICES_MAX = 16
 """Most devices of one PC, as many as a profile names: more than mainboards have slots."""
@@ -249,7 +250,10 @@ def add_node(
 def _check_not_full(db: sqlite3.Connection) -> None:
     members = db.execute("SELECT count(*) FROM nodes WHERE removed IS NULL").fetchone()[0]
     if members >= NODES_MAX:
-        raise JoinRefusedError(f"The cluster is full with {NODES_MAX} nodes: try again later.")
+        raise JoinRefusedError(
+            f"The cluster is full with {NODES_MAX} nodes, the most that one coordinator takes: "
+            "whoever runs it can remove some (molink node remove), then try again."
+        )
 
 
 def _shown(db: sqlite3.Connection, request: JoinRequest) -> InviteRecord:

@@ -53,16 +53,10 @@ class IdealLink(ForecastIgnored):
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """Send a message as soon as the order of this link lets it."""
-        self.offer_at(self.clock.now, message, batch_class, size_bytes, rows)
-
-    def offer_at(
-        self, now: float, message: Any, batch_class: BatchClass, size_bytes: int, rows: int
-    ) -> None:
-        """Offer a message at a moment that may be yet to come, if nothing is offered before it."""
         if batch_class is DECODE:
-            self._send_decode(now, message, size_bytes, rows)
+            self._send_decode(self.clock.now, message, size_bytes, rows)
         else:
-            self._send_prefill(now, WaitingPrefill(message, rows, size_bytes))
+            self._send_prefill(self.clock.now, WaitingPrefill(message, rows, size_bytes))
 
     def _send_decode(self, now: float, message: Any, size_bytes: int, rows: int) -> None:
         line = self.line
@@ -72,13 +66,9 @@ class IdealLink(ForecastIgnored):
         if finish == math.inf:
             return
         line.usage.add(start, finish, DECODE, rows, size_bytes)
-        self._carried(message, line.arrival(finish))
+        self.clock.at(line.arrival(finish), self.deliver, message)
         if self._prefill:
             self._push_back(start, finish)
-
-    def _carried(self, message: Any, arrives: float) -> None:
-        """A message has left the wire, or is certain to."""
-        self.clock.at(arrives, self.deliver, message)
 
     def _send_prefill(self, now: float, prefill: WaitingPrefill) -> None:
         self._prefill.append(prefill)
@@ -136,6 +126,6 @@ class IdealLink(ForecastIgnored):
             front = self._prefill.popleft()
             if front.left_bytes > 0 and self._prefill_from < left_at:
                 self._count(front, self._prefill_from, left_at)
-            self._carried(front.message, self.line.arrival(left_at))
+            self.clock.at(self.line.arrival(left_at), self.deliver, front.message)
             if self._prefill:
                 self._begin_front(max(left_at, self._decode_until))

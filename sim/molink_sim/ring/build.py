@@ -28,7 +28,7 @@ from molink_scheduler.stage.replay_log import ReplayLog
 from molink_scheduler.timing.steps import fed_rows_max
 from molink_sim.clock import Clock
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
-from molink_sim.network.link import Deliver, Link, Sent
+from molink_sim.network.link import Deliver, ForecastIgnored, Link, Sent
 from molink_sim.network.make import make_link
 from molink_sim.network.paced import PacedLink
 from molink_sim.outcome import BusyTimes
@@ -40,6 +40,7 @@ from molink_sim.ring.simulated_store import SimulatedStore
 from molink_sim.ring.stage import Stage
 from molink_sim.ring.tail import TOKEN_ID, Tail
 from molink_sim.ring.taken_layers import RingNode, nodes_of, with_nodes
+from molink_sim.ring.unasked import UnaskedForecast
 from molink_sim.scenario import RingSpec, StageSpec, SystemSpec
 from molink_sim.stage_profile import Curve
 
@@ -189,9 +190,15 @@ class RingMaker:
     ) -> StageCore:
         """Decision maker of a stage from the moment at which it joins."""
         spec, is_tail = ring.spec, index == len(ring.spec.stages) - 1
-        if index == 0:
-            return StageCore(self._head(spec, resume, missing), is_tail, resume)
-        return StageCore(self._queue(spec, spec.stages[index], resume), is_tail, resume)
+        source = (
+            self._head(spec, resume, missing)
+            if index == 0
+            else self._queue(spec, spec.stages[index], resume)
+        )
+        core = StageCore(source, is_tail, resume)
+        if isinstance(ring.links[index], ForecastIgnored):
+            core.forecast = UnaskedForecast()
+        return core
 
     def _line(self, ring: Ring, index: int, uplink: Uplink | None = None) -> Line:
         upload_mbps = ring.spec.stages[index].upload_mbps

@@ -38,6 +38,7 @@ from molink_scheduler.kv.changes import CacheChange, FetchBlocks, Fetched
 from molink_scheduler.resume import Resume
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.extension import Extension
+from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.stage.replay_log import ReplayLog
 from molink_scheduler.stage.sent_rows import SentRows
 from molink_sim.clock import Clock
@@ -305,7 +306,14 @@ class Stage:
             return
         self._is_busy, self._idle_since = False, now
         self.device.end()
-        self._go_on()
+        if not self._has_nothing():
+            self._go_on()
+
+    def _has_nothing(self) -> bool:
+        """Whether asking the core for a step is known to be in vain: half of all asking was."""
+        source = self.core.source
+        is_idle = type(source) is StageQueue and not (source.order or self._inbox)
+        return is_idle and self._when_free is None
 
     def _pass_on(self, decision: SendRows | SendTokens | KeepRows) -> None:
         match decision:
