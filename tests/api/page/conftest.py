@@ -46,7 +46,11 @@ async def browser() -> AsyncGenerator[Any, None]:
     path = chromium()
     playwright.expect.set_options(timeout=PATIENCE_MS)
     async with playwright.async_playwright() as driver:
-        one = await driver.chromium.launch(executable_path=path, args=[REBOUND])
+        import os
+        if os.environ.get("FFX"):
+            one = await driver.firefox.launch(channel="moz-firefox", executable_path="/tmp/ffx")
+        else:
+            one = await driver.chromium.launch(executable_path=path, args=[REBOUND])
         yield one
         await one.close()
 
