@@ -1,16 +1,18 @@
 """A Firefox as distributions ship it, for Playwright: run in its place with the arguments it gives.
 
-Playwright speaks WebDriver BiDi to an unchanged Firefox, and asks of each new context what the long-term
-release does not know yet (`emulation.setMediaFeaturesOverride`). So it is connected through here:
-every message passes as it is, but for the refusal of such a command, which becomes a success. What
-was to be emulated then stays as it was: tests of colour schemes set a preference instead.
+Playwright speaks WebDriver BiDi to an unchanged Firefox, and asks of each new context what the
+long-term release does not know yet (`emulation.setMediaFeaturesOverride`). So it is connected
+through here: every message passes as it is, but for the refusal of such a command, which becomes a
+success. What was to be emulated stays as it is, such as a colour scheme.
 """
 
 import asyncio
 import json
 import os
 import re
+import shlex
 import sys
+from pathlib import Path
 
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, web
 
@@ -20,6 +22,15 @@ MESSAGE_BYTES_MAX = 2**28
 
 FIREFOX = "MOLINK_TEST_FIREFOX"
 """Environment variable: the program to run."""
+
+
+def launcher(firefox: str, folder: Path) -> Path:
+    """A program in `folder` that runs `firefox` in this way, for Playwright to start."""
+    program = folder / "firefox"
+    command = f"{FIREFOX}={shlex.quote(firefox)} exec {shlex.quote(sys.executable)}"
+    program.write_text(f'#!/bin/sh\n{command} {shlex.quote(__file__)} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return program
 
 
 async def main() -> int:
@@ -43,17 +54,11 @@ async def _relayed(url: str) -> str:
     async def relay(request: web.Request) -> web.WebSocketResponse:
         ours = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES_MAX)
         await ours.prepare(request)
-        async with ClientSession() as session:
-            async with session.ws_connect(
-                url + request.path, max_msg_size=MESSAGE_BYTES_MAX
-            ) as theirs:
-                tasks = [_pass(ours, theirs), _pass(theirs, ours)]
-                _, rest = await asyncio.wait(
-                    map(asyncio.ensure_future, tasks), return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in rest:
-                    task.cancel()
-        await ours.close()
+        place, how = url + request.path, {"max_msg_size": MESSAGE_BYTES_MAX}
+        async with ClientSession() as session, session.ws_connect(place, **how) as theirs:
+            back = asyncio.create_task(_pass(theirs, ours))
+            await _pass(ours, theirs)
+            back.cancel()
         return ours
 
     app = web.Application()
@@ -71,6 +76,7 @@ async def _pass(source: Socket, sink: Socket) -> None:
     async for message in source:
         if message.type is WSMsgType.TEXT:
             await sink.send_str(excused(message.data))
+    await sink.close()
 
 
 def excused(message: str) -> str:
