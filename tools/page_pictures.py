@@ -4,7 +4,8 @@
 
 Both belong to a cluster that runs. The page is asked one question, and taken when its answer has
 come; an owner's page as it opens. Each file is `NAME-SIZE-THEME.png`, in few colours, so that it is
-small. They are for looking at; the few that documents show are copied into docs/images by hand.
+small (Pillow comes with `.[bench]`). They are for looking at; the few that documents show are
+copied into docs/images by hand.
 """
 
 import asyncio

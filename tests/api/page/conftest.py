@@ -27,6 +27,13 @@ CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrom
 
 FIREFOX_NAMES = ("firefox-esr", "firefox")
 
+FEW_PROCESSES = {
+    "dom.ipc.processCount": 1,
+    "dom.ipc.processPrelaunch.enabled": False,
+    "fission.autostart": False,
+}
+"""Of a Firefox: one for all pages starts sooner than one for each."""
+
 REBOUND_HOST = "rebound.example"
 REBOUND = f"--host-resolver-rules=MAP {REBOUND_HOST} 127.0.0.1"
 """A name that somebody else has made to point at this machine."""
@@ -65,7 +72,9 @@ async def firefox_browser(tmp_path_factory) -> AsyncGenerator[Any, None]:
     """A Firefox without a window, for a file whose `browser` it is to be."""
     path = firefox(tmp_path_factory.mktemp("firefox"))
     async with playing() as driver:
-        one = await driver.firefox.launch(channel="moz-firefox", executable_path=path)
+        one = await driver.firefox.launch(
+            channel="moz-firefox", executable_path=path, firefox_user_prefs=FEW_PROCESSES
+        )
         yield one
         await one.close()
 
