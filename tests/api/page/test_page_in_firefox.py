@@ -59,7 +59,9 @@ async def test_an_answer_goes_on_after_its_lines_were_cut(open_page):
     await visit.ask("Tell me.")
     await expect(text(visit)).to_have_text("Once ")
     visit.cut_lines()
-    visit.service.put("upon a time.", None)
+    visit.service.put("upon a ")
+    await expect(text(visit)).to_contain_text("Once upon a ")
+    visit.service.put("time.", None)
     await expect(text(visit)).to_have_text("Once upon a time.")
     await expect(visit.page.locator("#send")).to_be_visible()
     assert len(visit.service.requests) == 1, "it was not computed again"
