@@ -25,6 +25,7 @@ export class AnswerView {
   #body = element("div", "text");
   #thoughts = element("details", "thoughts", element("summary", "", "Reasoning"));
   #note = element("p", "note faint");
+  #from = element("p", "from faint small");
   #actions = element("div", "actions");
   #served = element("footer", "served small");
   #views;
@@ -42,7 +43,7 @@ export class AnswerView {
     this.#views = { body: new MarkdownView(this.#body), thoughts: new MarkdownView(thoughts) };
     this.#afterDraw = afterDraw;
     const title = element("h2", "hidden", "Answer");
-    const parts = [title, this.#thoughts, this.#body, this.#note, this.#actions, this.#served];
+    const parts = [title, this.#thoughts, this.#body, this.#note, this.#actions, this.#from, this.#served];
     this.element = element("article", "answer", ...parts);
     this.begin();
   }
@@ -84,6 +85,12 @@ export class AnswerView {
     this.#afterDraw();
   }
 
+  // The address that answers, as `chat.js` keeps it; nothing is said of the page's own.
+  from(answered) {
+    this.#from.textContent = placeOf(answered) && `${answered.model} at ${placeOf(answered)}`;
+    this.#from.hidden = !this.#from.textContent;
+  }
+
   // Who serves this answer, as far as it is known: `molink` of its last event, and `tokens`.
   served(facts) {
     this.facts = facts;
@@ -111,7 +118,13 @@ export class AnswerView {
   }
 }
 
-// -- who served it --------------------------------------------------------------------------------
+// Name of the address that answered, of {name, address, model}; empty: the page's own, or not known.
+export function placeOf(answered) {
+  const isOwn = !answered || answered.address === location.origin + location.pathname;
+  return isOwn ? "" : answered.name || answered.address;
+}
+
+// -- who served it --
 
 // What the first headers of an answer tell, in the shape of what the last event does.
 export function servedSoFar(headers) {

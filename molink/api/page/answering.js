@@ -2,7 +2,8 @@
 //
 // The server keeps an answer in the background while it writes it. So when a connection breaks, the
 // page is loaded again, or the server starts anew, its events are read once more from the first on:
-// who shows them has the same text again, and then the rest.
+// who shows them has the same text again, and then the rest. A line that went without a word, as
+// where a phone has changed its network, is known by its silence: then it is read on another one.
 
 import { ApiError, BROKEN_OFF, cancelResponse, forgetResponse, readResponse, streamResponse } from "./api.js";
 import { pause } from "./dom.js";
@@ -13,34 +14,80 @@ const AGAIN_MS = 2000;
 // How long the server goes on with an answer that no page reads any more.
 const LINGER_S = 300;
 
+// Nothing for so long, and it is read on another connection, in case that this one is dead. Of a ring
+// that is slow this costs a request of some KB.
+const QUIET_MS = 15_000;
+
 const NOT_THERE = "The server does not have this answer any more.";
 
 // Events of an answer: {id}, {text}, {reasoning}, and at last {end, tokens, served}; {again} says that
 // all of it follows once more. `request` is asked, or what `id` names is read on. `onHeaders` gets
 // those of the first response, `onBroken` is called while the server cannot be reached. Throws
 // ApiError, and AbortError once `signal` is aborted; then the server ends the answer, too.
-export async function* answerEvents({ request, id, key, signal, onHeaders, onBroken }) {
+export async function* answerEvents({ request, id, server, signal, onHeaders, onBroken }) {
   const known = { id };
-  signal.addEventListener("abort", () => known.id && endAtServer(known.id, key));
+  signal.addEventListener("abort", () => known.id && endAtServer(known.id, server));
   for (let connections = 0; ; connections++) {
+    const line = new Line(signal, () => known.id);
     try {
       if (connections) yield { again: true };
       const stream = known.id
-        ? readResponse(known.id, key, signal)
-        : streamResponse(inBackground(request), key, signal, onHeaders);
+        ? readResponse(known.id, server, line.signal)
+        : streamResponse(inBackground(request), server, line.signal, onHeaders);
       for await (const event of stream) {
+        line.heard();
         const told = toldBy(event);
         if (told?.id) known.id = told.id;
         if (told) yield told;
-        if (told?.end) return void forgetResponse(known.id, key);
+        if (told?.end) return void forgetResponse(known.id, server);
       }
       throw new ApiError(BROKEN_OFF);
     } catch (error) {
+      if (line.isQuiet && !signal.aborted) continue;
       if (known.id && error.status === 404) throw new ApiError(NOT_THERE, 404);
       if (!known.id || !mayPass(error)) throw error;
       onBroken();
+    } finally {
+      line.end();
     }
     await pause(AGAIN_MS, signal);
+  }
+}
+
+// One connection: its `signal` is aborted with the reader's, and after a silence once `mayEnd`.
+class Line {
+  isQuiet = false;
+  #controller = new AbortController();
+  #timer = null;
+  #mayEnd;
+
+  constructor(signal, mayEnd) {
+    this.#mayEnd = mayEnd;
+    const abort = () => this.#controller.abort();
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true, signal: this.#controller.signal });
+    this.heard();
+  }
+
+  get signal() {
+    return this.#controller.signal;
+  }
+
+  // Something has come: silence begins anew.
+  heard() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#quiet(), QUIET_MS);
+  }
+
+  #quiet() {
+    if (!this.#mayEnd()) return;
+    this.isQuiet = true;
+    this.#controller.abort();
+  }
+
+  end() {
+    clearTimeout(this.#timer);
+    this.#controller.abort();
   }
 }
 
@@ -77,7 +124,7 @@ function toldBy(event) {
 }
 
 // A stop is no error of anybody's: what comes of it is not waited for.
-async function endAtServer(id, key) {
-  await cancelResponse(id, key);
-  await forgetResponse(id, key);
+async function endAtServer(id, server) {
+  await cancelResponse(id, server);
+  await forgetResponse(id, server);
 }

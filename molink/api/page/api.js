@@ -1,7 +1,8 @@
 // The server's endpoints: JSON, and answers that come as server-sent events.
 //
 // Whatever goes wrong becomes one ApiError, whose message is a sentence to show. Paths are relative
-// to the page, so that a proxy may put it below a path of its own.
+// to the page, so that a proxy may put it below a path of its own. Who is asked is a `server` {url,
+// key, name}: an address with the one key that goes there; an empty url is the page's own server.
 
 // An event holds a round's tokens and what is known of them, the last one who served the answer; a
 // longer one is no server of ours.
@@ -10,6 +11,10 @@ const EVENT_CHARS_MAX = 2 ** 20;
 const RESPONSES = "v1/responses";
 
 const NOT_REACHED = "The server cannot be reached: check that it runs and that you are online.";
+
+// A browser does not tell a page why another address gave it nothing.
+const OTHER_NOT_REACHED =
+  "cannot be reached: check that it runs, and that whoever runs it lets this page ask, with --cors-origin";
 export const BROKEN_OFF = "The connection was lost before the answer was complete.";
 
 export class ApiError extends Error {
@@ -22,53 +27,55 @@ export class ApiError extends Error {
   }
 }
 
-// The JSON at `path`. `key` is sent where there is one.
-export async function getJson(path, key) {
-  const response = await reached(fetch(path, { headers: headersOf(key), cache: "no-store" }));
+// The JSON at `path` of a server.
+export async function getJson(path, server) {
+  const how = { headers: headersOf(server), cache: "no-store" };
+  const response = await reached(fetch(server.url + path, how), server);
   if (!response.ok) throw await refusal(response);
-  return reached(response.json());
+  return reached(response.json(), server);
 }
 
 // Stream the answer to a request: `onHeaders` gets the response's headers, then each event is yielded.
-export async function* streamResponse(body, key, signal, onHeaders) {
+export async function* streamResponse(body, server, signal, onHeaders) {
   const response = await reached(
-    fetch(RESPONSES, {
+    fetch(server.url + RESPONSES, {
       method: "POST",
-      headers: { ...headersOf(key), "Content-Type": "application/json" },
+      headers: { ...headersOf(server), "Content-Type": "application/json" },
       body: JSON.stringify({ ...body, stream: true }),
       signal,
     }),
+    server,
   );
   if (!response.ok) throw await refusal(response);
   onHeaders(response.headers);
-  yield* parsedEvents(response);
+  yield* parsedEvents(response, server);
 }
 
 // Stream an answer that was begun before, from its first event on.
-export async function* readResponse(id, key, signal) {
-  const url = `${RESPONSES}/${encodeURIComponent(id)}?stream=true`;
-  const how = { headers: headersOf(key), cache: "no-store", signal };
-  const response = await reached(fetch(url, how));
+export async function* readResponse(id, server, signal) {
+  const url = `${server.url}${RESPONSES}/${encodeURIComponent(id)}?stream=true`;
+  const how = { headers: headersOf(server), cache: "no-store", signal };
+  const response = await reached(fetch(url, how), server);
   if (!response.ok) throw await refusal(response);
-  yield* parsedEvents(response);
+  yield* parsedEvents(response, server);
 }
 
 // Have the server end an answer, or forget it. What goes wrong is nothing that a reader could mend.
-export function cancelResponse(id, key) {
-  const headers = { ...headersOf(key), "Content-Type": "application/json" };
-  return quietly(`${id}/cancel`, { method: "POST", headers, body: "{}" });
+export function cancelResponse(id, server) {
+  const headers = { ...headersOf(server), "Content-Type": "application/json" };
+  return quietly(server, `${id}/cancel`, { method: "POST", headers, body: "{}" });
 }
 
-export function forgetResponse(id, key) {
-  return quietly(id, { method: "DELETE", headers: headersOf(key) });
+export function forgetResponse(id, server) {
+  return quietly(server, id, { method: "DELETE", headers: headersOf(server) });
 }
 
-function quietly(path, how) {
-  return fetch(`${RESPONSES}/${path}`, { ...how, keepalive: true }).catch(() => null);
+function quietly(server, path, how) {
+  return fetch(`${server.url}${RESPONSES}/${path}`, { ...how, keepalive: true }).catch(() => null);
 }
 
-async function* parsedEvents(response) {
-  for await (const data of events(response.body)) {
+async function* parsedEvents(response, server) {
+  for await (const data of events(response.body, server)) {
     const event = parsed(data);
     if (event.error && !event.type) throw new ApiError(event.error.message, 200, event.error.code);
     yield event;
@@ -76,11 +83,11 @@ async function* parsedEvents(response) {
 }
 
 // The data of each event of a stream of bytes.
-async function* events(stream) {
+async function* events(stream, server) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (;;) {
-    const { value, done } = await reached(reader.read());
+    const { value, done } = await reached(reader.read(), server);
     if (done) return;
     const pieces = (held + value).split("\n\n");
     held = pieces.pop();
@@ -103,17 +110,18 @@ function parsed(data) {
   }
 }
 
-function headersOf(key) {
+function headersOf({ key }) {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
 // What a promise of the network gives; a stop by the reader stays an AbortError.
-async function reached(promise) {
+async function reached(promise, { url, name }) {
   try {
     return await promise;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(error instanceof SyntaxError ? BROKEN_OFF : NOT_REACHED);
+    if (error instanceof SyntaxError) throw new ApiError(BROKEN_OFF);
+    throw new ApiError(url ? `${name} ${OTHER_NOT_REACHED} ${location.origin}.` : NOT_REACHED);
   }
 }
 

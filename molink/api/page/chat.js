@@ -15,6 +15,7 @@ const TRY_AGAIN_S = 5;
 const BROKEN = "The server cannot be reached: the answer goes on there, and here once it can.";
 const LENGTH = "The answer ends here: it has as many tokens as it may.";
 const ELSEWHERE = "The server has ended this answer.";
+const NOT_HERE = "This answer is written at another address: choose it again to read on.";
 
 export class Chat {
   now; // The conversation, as `history.js` describes it.
@@ -24,7 +25,7 @@ export class Chat {
   #running = null; // AbortController of the answer that is being written.
 
   // `page` is what the chat needs of the page around it: settings, model(), announcer, history,
-  // panel, follow(), whyNothingComes(), askForKey(why), giveBack(text), told(sentence), run(isRunning).
+  // panel, from(), follow(), whyNothingComes(), askForKey(why), giveBack(text), told(sentence), run(isRunning).
   constructor(list, page) {
     this.#list = list;
     this.#page = page;
@@ -49,8 +50,10 @@ export class Chat {
     for (const message of chat.messages) this.#showMessage(message);
     this.#save();
     const { pending } = chat;
-    if (pending) this.#answer({ id: pending.id, goesOn: pending.goesOn });
+    const isHere = pending && (pending.at ?? "") === this.#page.settings.server.url;
+    if (isHere) this.#answer({ id: pending.id, goesOn: pending.goesOn });
     else this.#refresh();
+    if (pending && !isHere) this.#page.told(NOT_HERE);
   }
 
   ask(question) {
@@ -62,7 +65,7 @@ export class Chat {
     this.#answer();
   }
 
-  // -- what is shown ------------------------------------------------------------------------------
+  // -- what is shown --
 
   #showMessage(message) {
     let view;
@@ -71,6 +74,7 @@ export class Chat {
     } else {
       view = new AnswerView(this.#page.follow);
       view.show(message.content, message.reasoning ?? "", true);
+      view.from(message.from);
       if (message.facts) view.served(message.facts);
       view.note(endText(message.end));
       view.end();
@@ -106,7 +110,7 @@ export class Chat {
     this.#page.told(this.#page.history.save(this.now));
   }
 
-  // -- what a reader does with messages -----------------------------------------------------------
+  // -- what a reader does with messages --
 
   #edit(node) {
     this.stop();
@@ -129,7 +133,7 @@ export class Chat {
     if (!this.isRunning) this.#answer({ view, goesOn: true });
   }
 
-  // -- an answer ----------------------------------------------------------------------------------
+  // -- an answer --
 
   // Ask for the answer to the conversation as it is; `goesOn`: its last answer goes on.
   async #answer({ id = null, goesOn = false } = {}) {
@@ -150,6 +154,8 @@ export class Chat {
     page.announcer.say("Waiting for the answer.");
     this.#save();
     const answer = { role: "assistant", content: before.content, reasoning: before.reasoning ?? "" };
+    answer.from = page.from();
+    view.from(answer.from);
     let failure = null;
     try {
       const asked = { chat, view, before, answer, goesOn, id, signal: controller.signal };
@@ -219,16 +225,17 @@ export class Chat {
   async #stream({ chat, view, before, answer, goesOn, id, signal }) {
     const page = this.#page;
     const { settings } = page;
+    const { server } = settings;
     const request = settings.request(page.model(), chat.messages, goesOn);
     let silence = this.#watchSilence(view);
     const onHeaders = (headers) => this.#served(view, servedSoFar(headers));
     const onBroken = () => (silence = this.#watchSilence(view, silence, BROKEN));
     let said = 0;
     try {
-      const how = { request, id, key: settings.key, signal, onHeaders, onBroken };
+      const how = { request, id, server, signal, onHeaders, onBroken };
       for await (const event of answerEvents(how)) {
         if (event.id) {
-          this.#begun(chat, event.id, goesOn);
+          this.#begun(chat, { id: event.id, goesOn, at: server.url });
           silence = this.#watchSilence(view, silence);
         }
         if (event.again || event.id) {
@@ -254,8 +261,8 @@ export class Chat {
   }
 
   // From now on the answer is read on by its id, also after the page was loaded again.
-  #begun(chat, id, goesOn) {
-    chat.pending = { id, goesOn };
+  #begun(chat, pending) {
+    chat.pending = pending;
     this.#save();
   }
 

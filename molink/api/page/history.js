@@ -3,6 +3,7 @@
 // The tab's is kept so that loading the page again shows it, and is gone with the tab. The history is
 // off until the reader wants it. A browser gives an origin some 5 MB: the oldest make room.
 
+import { placeOf } from "./answer.js";
 import { button, download, element } from "./dom.js";
 
 const TAB = "molink-conversation";
@@ -13,9 +14,12 @@ const CHAT = "molink-chat-";
 const CHARS_MAX = 2_000_000;
 const TITLE_CHARS = 60;
 
+// A larger file holds more than all that can be kept, and to read it would hold up the page.
+const FILE_BYTES_MAX = 8_000_000;
+
 const byId = (id) => document.getElementById(id);
 
-// A conversation: `messages` of {role, content, reasoning, facts, end}, and of an answer that is being
+// A conversation: `messages` of {role, content, reasoning, facts, end, from}, and of an answer that is being
 // written `pending`: {id}.
 export function newChat() {
   return { id: crypto.getRandomValues(new Uint32Array(2)).join("-"), at: Date.now(), messages: [], pending: null };
@@ -35,6 +39,30 @@ function parsedChat(text) {
   } catch {
     return null;
   }
+}
+
+// The conversations of a file that was saved here; null: it is no such file. What was said is taken
+// over, and at which address; not which PCs served it, nor what would be asked for at a server.
+export function chatsOf(text) {
+  try {
+    const told = JSON.parse(text);
+    const chats = (Array.isArray(told) ? told : [told]).map((one) => parsedChat(JSON.stringify(one)));
+    return chats.every((one) => one && /^[\w-]{1,64}$/.test(one.id)) ? chats.map(asKept) : null;
+  } catch {
+    return null;
+  }
+}
+
+function asKept({ id, at, messages }) {
+  const kept = messages.map(({ role, content, reasoning, end, from }) => {
+    const said = { role, content, reasoning: String(reasoning ?? ""), end: String(end ?? "") };
+    return isPlace(from) ? { ...said, from } : said;
+  });
+  return { id, at: Number.isFinite(at) ? at : 0, messages: kept, pending: null };
+}
+
+function isPlace(from) {
+  return ["name", "address", "model"].every((part) => typeof from?.[part] === "string");
 }
 
 export class History {
@@ -68,11 +96,8 @@ export class History {
     if (text.length > CHARS_MAX)
       return "This conversation is too long for the history: export it, and begin a new one.";
     const gone = this.#makeRoom(chat.id, CHARS_MAX - text.length);
-    try {
-      localStorage.setItem(CHAT + chat.id, text);
-    } catch {
+    if (!this.#put(chat.id, text))
       return "This browser has no room for the history: delete conversations, or export them.";
-    }
     if (!gone) return "";
     return `The history is full: ${gone === 1 ? "its oldest conversation is" : `its ${gone} oldest conversations are`} deleted.`;
   }
@@ -104,10 +129,53 @@ export class History {
   remove(id) {
     localStorage.removeItem(CHAT + id);
   }
+
+  // Keep conversations of a file, the latest first, beside those that are here: of one that both have,
+  // the later. Nothing that is here has to go. How many are {added, known, left}.
+  merge(chats) {
+    this.keeps = true;
+    const here = this.list();
+    let room = CHARS_MAX - here.reduce((sum, one) => sum + one.chars, 0);
+    const count = { added: 0, known: 0, left: 0 };
+    for (const chat of [...chats].sort((one, other) => other.at - one.at)) {
+      const old = here.find((one) => one.chat.id === chat.id);
+      const text = JSON.stringify(chat);
+      const more = text.length - (old?.chars ?? 0);
+      if (old && old.chat.at >= chat.at) count.known += 1;
+      else if (more > room || !this.#put(chat.id, text)) count.left += 1;
+      else {
+        room -= more;
+        count.added += 1;
+        here.push({ chat, chars: text.length });
+      }
+    }
+    return count;
+  }
+
+  #put(id, text) {
+    try {
+      localStorage.setItem(CHAT + id, text);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+}
+
+// What became of a file's conversations, as a sentence.
+function mergedText({ added, known, left }) {
+  const parts = [`${added} added`];
+  if (known) parts.push(`${known} known already`);
+  if (left) parts.push(`${left} without room: delete others, and import the file again`);
+  return `Conversations of the file: ${parts.join(", ")}.`;
 }
 
 export function asMarkdown(chat) {
-  const said = chat.messages.map((one) => `## ${one.role === "user" ? "You" : "Answer"}\n\n${one.content}\n`);
+  const said = chat.messages.map((one) => {
+    const place = placeOf(one.from);
+    const who = one.role === "user" ? "You" : `Answer${place && ` (${one.from.model} at ${place})`}`;
+    return `## ${who}\n\n${one.content}\n`;
+  });
   return `# ${titleOf(chat)}\n\n${said.join("\n")}`;
 }
 
@@ -132,6 +200,27 @@ export class HistoryDialog {
     byId("export-json").addEventListener("click", () =>
       download("conversation.json", "application/json", JSON.stringify(current(), null, 2)),
     );
+    byId("export-all").addEventListener("click", () => {
+      const chats = history.list().map((one) => one.chat);
+      download("conversations.json", "application/json", JSON.stringify(chats, null, 1));
+    });
+    byId("import-history").addEventListener("click", () => byId("import-file").click());
+    byId("import-file").addEventListener("change", (event) => this.#import(event.target));
+  }
+
+  async #import(input) {
+    const [file] = input.files;
+    if (!file) return;
+    const megabytes = (bytes) => `${Math.round(bytes / 1e6)} MB`;
+    if (file.size > FILE_BYTES_MAX) {
+      this.#show(`This file has ${megabytes(file.size)}, at most ${megabytes(FILE_BYTES_MAX)} are read: save fewer conversations into it.`);
+    } else {
+      const chats = chatsOf(await file.text());
+      const none = "This file holds no conversations: import one that this page has saved as JSON.";
+      this.#show(chats ? mergedText(this.#history.merge(chats)) : none);
+    }
+    input.value = "";
+    byId("keep-history").checked = this.#history.keeps;
   }
 
   open() {
@@ -151,7 +240,7 @@ export class HistoryDialog {
   #show(trouble = "") {
     const rows = this.#history.list().map(({ chat }) => this.#row(chat));
     byId("chats").replaceChildren(...rows);
-    byId("delete-history").disabled = rows.length === 0;
+    for (const id of ["delete-history", "export-all"]) byId(id).disabled = rows.length === 0;
     const told = rows.length ? "" : "No conversation is kept.";
     byId("history-told").textContent = trouble || told;
   }
@@ -168,7 +257,9 @@ export class HistoryDialog {
     });
     open.className = "title";
     remove.setAttribute("aria-label", `Delete: ${titleOf(chat)}`);
-    const when = element("span", "faint small", new Date(chat.at).toLocaleDateString());
+    const places = new Set(chat.messages.map((one) => placeOf(one.from)).filter(Boolean));
+    const facts = [new Date(chat.at).toLocaleDateString(), ...places].join(", ");
+    const when = element("span", "faint small", facts);
     return element("li", "row", open, when, remove);
   }
 

@@ -1,6 +1,7 @@
 // The page: the server and its rings, keys, and what is typed; the conversation is in `chat.js`.
 
 import { Announcer } from "./announcer.js";
+import { AddressDialog, ModelChoice } from "./addresses.js";
 import { getJson } from "./api.js";
 import { Chat } from "./chat.js";
 import { button, element } from "./dom.js";
@@ -24,18 +25,20 @@ class Page {
   #announcer = new Announcer(byId("announcer"));
   #panel = new RingPanel(byId("rings"));
   #watch = new RingWatch(
-    () => this.#settings.key,
+    () => this.#settings.server,
     (view) => this.#showRings(view),
     (error) => this.#ringFailed(error),
   );
   #dialog = new SettingsDialog(this.#settings, (forget) => this.#changeKey(forget));
   #history = new History();
+  #choice = new ModelChoice(this.#settings.book, (isElsewhere) => this.#chosen(isElsewhere));
   #chat = new Chat(byId("messages"), {
     settings: this.#settings,
     announcer: this.#announcer,
     history: this.#history,
     panel: this.#panel,
     model: () => this.#model,
+    from: () => this.#from(),
     follow: () => this.#follow(),
     whyNothingComes: () => this.#whyNothingComes(),
     askForKey: (why) => this.#askForKey(why),
@@ -51,6 +54,8 @@ class Page {
   #end = element("div", "end");
 
   start() {
+    this.#linked();
+    if (!this.#settings.book.isInPlace) return location.replace(this.#settings.book.place);
     byId("conversation").append(this.#end);
     new IntersectionObserver(([entry]) => this.#endSeen(entry.isIntersecting)).observe(this.#end);
     new ResizeObserver(() => this.#follow()).observe(byId("conversation"));
@@ -68,22 +73,24 @@ class Page {
     const ask = (text) => button(text, () => this.#giveBack(text));
     byId("examples").append(...EXAMPLES.map(ask));
     new HistoryDialog(this.#history, () => this.#chat.now, (chat) => this.#open(chat));
+    new AddressDialog(this.#settings.book, (isGone) => {
+      if (isGone) this.#chosen(true);
+      else this.#choice.show(this.#model);
+    });
     addEventListener("hashchange", () => this.#linked() && this.#connect());
-    this.#linked();
+    this.#choice.show(null);
     this.#connect().then((isDone) => isDone || this.#watch.ask());
     this.#open(this.#history.ofTab() ?? undefined);
   }
 
-  // -- the server ---------------------------------------------------------------------------------
+  // -- the server --
 
   // Learn the model, then follow the rings. Whether the server could be used.
   async #connect() {
     try {
-      const { data } = await getJson("v1/models", this.#settings.key);
-      this.#model = data[0].id;
-      byId("model").textContent = this.#model;
-      document.title = `${this.#model} · MoLink`;
-      this.#dialog.model(this.#model, data[0].max_model_len);
+      const { data } = await getJson("v1/models", this.#settings.server);
+      this.#settings.book.learned(data.map((one) => one.id));
+      this.#use(data.find((one) => one.id === this.#settings.book.model) ?? data[0]);
     } catch (error) {
       this.#refused(error);
       return false;
@@ -93,17 +100,44 @@ class Page {
     return true;
   }
 
+  // Ask this model from now on, as `/v1/models` tells of it.
+  #use({ id, max_model_len }) {
+    this.#model = id;
+    byId("model").textContent = id;
+    document.title = `${id} · MoLink`;
+    this.#dialog.model(id, max_model_len);
+    this.#choice.show(id);
+  }
+
+  // Another model was chosen, maybe of another address, for which the page has to be loaded.
+  #chosen(isElsewhere) {
+    if (!isElsewhere) return void this.#connect();
+    const { place, isInPlace } = this.#settings.book;
+    if (isInPlace) location.reload();
+    else location.assign(place);
+  }
+
+  // What is kept with an answer of who wrote it.
+  #from() {
+    const { url, name } = this.#settings.server;
+    return { address: url || location.origin + location.pathname, name, model: this.#model ?? "" };
+  }
+
   // Say why the server does not answer, and ask for a key if that is why.
   #refused(error) {
     if (error.status === 401) this.#askForKey(error.message);
     else this.#state(error.message, "bad");
   }
 
-  // Use the key of the address, if there is one; whether there is.
+  // Use the key of the page's own address, if there is one, for it alone; whether there is.
   #linked() {
     const secret = takeKeyFromLink();
-    if (secret) this.#settings.key = secret;
-    return Boolean(secret);
+    if (!secret) return false;
+    const isElsewhere = this.#settings.book.chosen !== null;
+    this.#settings.book.choose("");
+    this.#settings.key = secret;
+    if (isElsewhere) this.#chosen(true);
+    return true;
   }
 
   #ringFailed(error) {
@@ -139,7 +173,7 @@ class Page {
     if (node.textContent !== text) node.textContent = text;
   }
 
-  // -- keys ---------------------------------------------------------------------------------------
+  // -- keys --
 
   #askForKey(why) {
     this.#state("A key is wanted.", "bad");
@@ -167,7 +201,7 @@ class Page {
     byId("question").focus();
   }
 
-  // -- the conversation ---------------------------------------------------------------------------
+  // -- the conversation --
 
   #typed(event) {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || entersNewline()) return;
@@ -225,7 +259,7 @@ class Page {
     return "Waiting for the ring …";
   }
 
-  // -- while an answer is written -----------------------------------------------------------------
+  // -- while an answer is written --
 
   // Send and Stop take turns; whoever was on the one that goes is led on.
   #run(isRunning) {

@@ -164,7 +164,7 @@ function isOrdered(line) {
   return /\d/.test(line.match(ITEM)?.[2] ?? "");
 }
 
-// -- nodes ----------------------------------------------------------------------------------------
+// -- nodes --
 
 function nodeOf(block, depth) {
   const { kind, lines } = block;

@@ -24,13 +24,13 @@ const STRIPE = 0.012;
 
 // Asks for the rings and hands each view to `onView`, each failure to `onError`.
 export class RingWatch {
-  #key;
+  #server;
   #onView;
   #onError;
   #timer = null;
 
-  constructor(key, onView, onError) {
-    this.#key = key;
+  constructor(server, onView, onError) {
+    this.#server = server;
     this.#onView = onView;
     this.#onError = onError;
     document.addEventListener("visibilitychange", () => this.ask());
@@ -43,7 +43,7 @@ export class RingWatch {
     const turn = (this.#timer = setTimeout(() => this.ask(), AGAIN_MS));
     let wait = AGAIN_MS;
     try {
-      this.#onView(await getJson("ring", this.#key()));
+      this.#onView(await getJson("ring", this.#server()));
       wait = EVERY_MS;
     } catch (error) {
       this.#onError(error);
@@ -98,7 +98,7 @@ export class RingPanel {
   }
 }
 
-// -- one ring -------------------------------------------------------------------------------------
+// -- one ring --
 
 function drawRing(ring, isOneOfMany) {
   const picture = drawPicture(ring);
@@ -163,7 +163,7 @@ function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// -- the picture ----------------------------------------------------------------------------------
+// -- the picture --
 
 function svg(tag, attributes, ...children) {
   const made = document.createElementNS(SVG, tag);

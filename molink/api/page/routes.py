@@ -2,7 +2,9 @@
 
 The files are read once and held: they are few and small. What a model writes is shown in this page,
 so its policy allows no script and no style but these files, no request to anybody else, and no way
-to turn text into HTML (`require-trusted-types-for`).
+to turn text into HTML (`require-trusted-types-for`). A reader may ask another coordinator: then
+the page loads itself anew with that one origin named (`/?with=https://other.example`), and this one
+view of it may ask there. A link on somebody else's page cannot have that.
 
 The files are open to everybody under any name: they hold nothing of this server. What they ask for
 afterwards passes the checks of `access` like any other request.
@@ -14,6 +16,7 @@ PCs report them: one that no JSON can hold becomes null, or a single PC could br
 
 import hashlib
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -41,6 +44,7 @@ CONTENT_TYPES = {
 }
 
 MODULES = (
+    "addresses",
     "announcer",
     "answer",
     "answering",
@@ -63,6 +67,15 @@ FILES = {"/": "index.html"} | {
 """Names of files by path."""
 
 PAGE_PATHS = frozenset(FILES)
+
+OTHER_ORIGIN_CHARS_MAX = 270
+"""A name of a host has 253 at most."""
+
+_OTHER_ORIGIN = re.compile(r"https?://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
+"""What may stand in a policy: no sign that means something there."""
+
+_NOT_BY_ITSELF = ("cross-site", "same-site")
+"""`Sec-Fetch-Site` of a page that was opened from another one."""
 
 POLICY = "; ".join(
     [
@@ -126,10 +139,23 @@ def add_file_routes(app: web.Application, package: str, files: Mapping[str, str]
     app.add_routes([web.get(path, partial(_get_file, package, one)) for path, one in files.items()])
 
 
+def _policy(request: web.Request) -> str:
+    """The policy of one view of the page: of another origin that it may ask, the reader has chosen
+    it."""
+    other = request.query.get("with", "")
+    if len(other) > OTHER_ORIGIN_CHARS_MAX or not _OTHER_ORIGIN.fullmatch(other):
+        return POLICY
+    if request.headers.get("Sec-Fetch-Site") in _NOT_BY_ITSELF:
+        return POLICY
+    return POLICY.replace("connect-src 'self'", f"connect-src 'self' {other}")
+
+
 async def _get_file(package: str, name: str, request: web.Request) -> web.Response:
-    """A page that asks this server and nobody else."""
+    """A page that asks this server and nobody else, but for what its reader has chosen."""
     file = _file(package, name)
     headers = HEADERS | {hdrs.ETAG: f'"{file.etag}"'}
+    if (package, name) == ("molink.api.page", FILES["/"]):
+        headers["Content-Security-Policy"] = _policy(request)
     known = request.if_none_match or ()
     if any(tag.value in (file.etag, "*") for tag in known):
         return web.Response(status=304, headers=headers)

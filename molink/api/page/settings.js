@@ -1,6 +1,9 @@
 // What the reader has set: of this tab alone, and gone with it.
 //
-// The key is a secret, so nothing here outlives the tab, unless the reader has the key remembered.
+// The key is a secret, so nothing here outlives the tab, unless the reader has the key remembered. Keys
+// of other addresses are in `addresses.js`: here it is always the key of the address that is asked.
+
+import { AddressBook } from "./addresses.js";
 
 const KEY = "molink-key";
 const SETTINGS = "molink-settings";
@@ -11,6 +14,7 @@ export class Settings {
   temperature = null;
   maxTokens = null;
   systemPrompt = "";
+  book = new AddressBook();
 
   constructor() {
     try {
@@ -20,23 +24,40 @@ export class Settings {
     }
   }
 
+  // Who is asked, as `api.js` takes it.
+  get server() {
+    const { chosen } = this.book;
+    return { url: chosen?.url ?? "", name: chosen?.name ?? "", key: this.key };
+  }
+
   get key() {
+    if (this.book.chosen) return this.book.chosen.key;
     return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
   }
 
   set key(secret) {
-    if (secret) return sessionStorage.setItem(KEY, secret);
+    if (this.book.chosen) {
+      this.book.key = secret;
+      return;
+    }
+    if (secret) {
+      sessionStorage.setItem(KEY, secret);
+      return;
+    }
     sessionStorage.removeItem(KEY);
     localStorage.removeItem(KEY);
   }
 
   // Whether the key is remembered on this device.
   get remembersKey() {
+    if (this.book.chosen) return this.book.keeps;
     return localStorage.getItem(KEY) !== null;
   }
 
   set remembersKey(isRemembered) {
-    if (isRemembered && this.key) localStorage.setItem(KEY, this.key);
+    if (this.book.chosen) {
+      if (isRemembered) this.book.keeps = true;
+    } else if (isRemembered && this.key) localStorage.setItem(KEY, this.key);
     else localStorage.removeItem(KEY);
   }
 

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,18 @@ from molink.serving.answers.live_state import LiveState
 from molink.serving.service import GenerationRequest
 from molink.serving.token_events import TokenEvent
 from tests.api.conftest import FakeService
+from tests.firefox import launcher
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+FIREFOX_NAMES = ("firefox-esr", "firefox")
+
+FEW_PROCESSES = {
+    "dom.ipc.processCount": 1,
+    "dom.ipc.processPrelaunch.enabled": False,
+    "fission.autostart": False,
+}
+"""Of a Firefox: one for all pages starts sooner than one for each."""
 
 REBOUND_HOST = "rebound.example"
 REBOUND = f"--host-resolver-rules=MAP {REBOUND_HOST} 127.0.0.1"
@@ -39,16 +50,40 @@ def chromium() -> str:
     return found[0]
 
 
+def firefox(folder: Path) -> Path:
+    """A program that starts Firefox for Playwright; skips the test where there is none."""
+    found = [path for name in FIREFOX_NAMES if (path := shutil.which(name))]
+    if not found:
+        pytest.skip("no Firefox is installed (apt-get install firefox-esr)")
+    return launcher(found[0], folder)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncGenerator[Any, None]:
     """A Chromium without a window, for all tests of a file."""
-    playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
-    path = chromium()
-    playwright.expect.set_options(timeout=PATIENCE_MS)
-    async with playwright.async_playwright() as driver:
-        one = await driver.chromium.launch(executable_path=path, args=[REBOUND])
+    async with playing() as driver:
+        one = await driver.chromium.launch(executable_path=chromium(), args=[REBOUND])
         yield one
         await one.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def firefox_browser(tmp_path_factory) -> AsyncGenerator[Any, None]:
+    """A Firefox without a window, for a file whose `browser` it is to be."""
+    path = firefox(tmp_path_factory.mktemp("firefox"))
+    async with playing() as driver:
+        one = await driver.firefox.launch(
+            channel="moz-firefox", executable_path=path, firefox_user_prefs=FEW_PROCESSES
+        )
+        yield one
+        await one.close()
+
+
+def playing() -> Any:
+    """Playwright, with patience."""
+    playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
+    playwright.expect.set_options(timeout=PATIENCE_MS)
+    return playwright.async_playwright()
 
 
 def stage(node: str, start: int, end: int, busy_share: float = 0.25) -> dict[str, Any]:
@@ -176,6 +211,13 @@ class Visit:
         for one in self.runner.server.connections:
             if one.transport is not None:
                 one.transport.abort()
+
+    def silence_lines(self) -> None:
+        """Let nothing more through the connections that are open now, and close none."""
+        for one in self.runner.server.connections:
+            if one.transport is not None:
+                one.transport.write = lambda data: None
+                one.transport.writelines = lambda data: None
 
     @property
     def answer(self) -> Any:

@@ -63,6 +63,28 @@ async def test_an_answer_goes_on_whatever_happens_to_the_page(open_page, way):
     )
 
 
+QUIET_MS = 15_000
+
+
+async def test_a_line_that_died_without_a_word_is_left_for_another(open_page):
+    """As where a phone changes its network: nobody closes the connection, and nothing comes."""
+    visit = await open_page()
+    await visit.page.clock.install()
+    visit.service.put(TABLE, "Once ")
+    await visit.ask("Tell me.")
+    await expect(text(visit)).to_contain_text("Once ")
+    visit.silence_lines()
+    visit.service.put("upon a ")
+    async with asyncio.timeout(60):  # The browser may take another dead line first.
+        while "upon" not in await text(visit).inner_text():
+            await visit.page.clock.run_for(QUIET_MS)
+            await asyncio.sleep(0.2)
+    visit.service.put("time.", None)
+    await expect(text(visit).locator("p")).to_have_text("Once upon a time.")
+    await expect(visit.page.locator("#send")).to_be_visible()
+    assert len(visit.service.requests) == 1, "it was not computed again"
+
+
 async def test_a_server_that_has_the_answer_no_more_says_so(open_page):
     visit = await open_page()
     visit.service.put("Once ")
@@ -281,6 +303,63 @@ async def test_a_history_that_is_full_makes_room_and_says_so(open_page):
     await expect(visit.page.locator("#keys")).to_contain_text("too long for the history")
     await visit.page.get_by_role("button", name="History").click()
     await expect(visit.page.locator("#chats li")).to_have_count(4)
+
+
+async def test_a_saved_history_is_read_and_merged_without_doubles(open_page, tmp_path):
+    visit = await open_page()
+    await answered(visit, "One?", "First.")
+    await visit.page.get_by_role("button", name="History").click()
+    history = visit.page.get_by_role("dialog", name="History")
+    await history.get_by_label("Keep conversations").check()
+    async with visit.page.expect_download() as saved:
+        await history.get_by_role("button", name="Save all").click()
+    (one,) = json.loads((await (await saved.value).path()).read_text(encoding="utf-8"))
+    later = one | {"at": one["at"] + 1, "messages": [*one["messages"], one["messages"][0]]}
+    evil = {"id": "b", "at": 1, "pending": {"id": "resp_1"}, "messages": one["messages"]}
+    evil["messages"] = [{**evil["messages"][1], "facts": {"attempts": 7}, "from": "me"}]
+    files = {
+        "same": ([one], "0 added, 1 known already."),
+        "single": (one, "0 added, 1 known already."),
+        "later": ([later, evil], "2 added."),
+        "wrong": ([one, {"id": "c"}], "holds no conversations"),
+        "much": (
+            [
+                one
+                | {
+                    "id": "d",
+                    "title": 3,
+                    "messages": [{"role": "user", "content": "x" * 2_100_000}],
+                }
+            ],
+            "0 added, 1 without room",
+        ),
+    }
+    for name, (content, sentence) in files.items():
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        await visit.page.locator("#import-file").set_input_files(path)
+        await expect(history.locator("#history-told")).to_contain_text(sentence)
+    await expect(history.locator("#chats li")).to_have_count(2)
+    await (
+        history.get_by_role("button", name="Answer", exact=True)
+        .or_(history.locator("#chats .title", has_text="First."))
+        .first.click()
+    )
+    await expect(text(visit)).to_have_text("First.")
+    assert visit.complaints == []
+
+
+async def test_a_file_of_50_mb_is_refused_without_being_read(open_page, tmp_path):
+    visit = await open_page()
+    path = tmp_path / "much.json"
+    with path.open("wb") as file:
+        file.truncate(50_000_000)
+    await visit.page.get_by_role("button", name="History").click()
+    await visit.page.locator("#import-file").set_input_files(path)
+    await expect(visit.page.locator("#history-told")).to_have_text(
+        "This file has 50 MB, at most 8 MB are read: save fewer conversations into it."
+    )
+    assert await visit.page.evaluate("localStorage.length") == 0
 
 
 # -- keys by a link -------------------------------------------------------------------------------
