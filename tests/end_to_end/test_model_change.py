@@ -2,6 +2,7 @@
 somebody answers for the old model until its last ring goes."""
 
 import asyncio
+import signal
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -85,7 +86,7 @@ async def test_rings_go_over_one_by_one_while_the_rest_answer(tools, models, tmp
 
             made.operator("node", "move", "anna")
             await rings_of(tools, own, 2)
-            made.up.process.terminate()
+            made.up.process.send_signal(signal.SIGTERM)
             made.up.ended()
             front = f"http://127.0.0.1:{urlsplit(made.url).port}"
             await asyncio.to_thread(beside.line, f"listening {front}")

@@ -38,9 +38,10 @@ def copy_cluster(old: Path, new: Path) -> None:
     if old.resolve() == new.resolve():
         raise UserError("--replaces takes another folder than --data-dir: give each its own.")
     with closing(Registry.open(old, make=False)) as before:
+        key = before.coordinator.public
         if (new / FILE_NAME).exists():
             with closing(Registry.open(new)) as here:
-                if here.coordinator.public != before.coordinator.public:
+                if here.coordinator.public != key:
                     raise UserError(f"{new} holds another cluster than {old}: give a new folder.")
             return
     new.mkdir(parents=True, exist_ok=True, mode=0o700)
