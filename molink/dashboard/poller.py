@@ -77,7 +77,7 @@ class Poller:
         # Less than before: the coordinator was started anew.
         self._after = int(number(told.get("next")) or 0)
         events = objects(told.get("events"))[-EVENTS_MAX:]
-        return Observation(self.clock(), cluster, requests, events, keys)
+        return Observation(self.clock(), cluster, requests, events, keys=keys)
 
     def _news_of(self, body: Json) -> tuple[Json, ...]:
         """Requests that are live, and those that have ended since the last look."""

@@ -38,8 +38,8 @@ class JoinsLedOn:
         if after is None:
             return await self._joining.join(sealed)
         try:
-            where = Path(after.folder), after.agents_port, "POST", JOIN_PATH, {}
-            async with answer_of(*where, sealed) as answer:
+            where = Path(after.folder), after.agents_port
+            async with answer_of(*where, "POST", JOIN_PATH, {}, sealed) as answer:
                 body = await answer.read()
                 if answer.status == 200:
                     return body

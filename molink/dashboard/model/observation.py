@@ -25,10 +25,10 @@ class Observation:
     this server has no such list."""
     events: tuple[Json, ...] | None = None
     """New ones of GET /cluster/events; None: this server has no such list."""
-    keys: tuple[Json, ...] | None = None
-    """Keys of GET /cluster/requests; None: this server tells of none."""
     trouble: str = ""
     """Sentence that says what went wrong; empty: nothing did."""
+    keys: tuple[Json, ...] | None = None
+    """Keys of GET /cluster/requests; None: this server tells of none."""
 
     def line(self) -> str:
         """The observation as one line of JSON, for a recording."""
@@ -56,7 +56,7 @@ class Observation:
                 "--record` wrote"
             ) from None
         trouble = printable_line(str(body.get("trouble") or ""))
-        return cls(at_s, cluster, requests, events, keys, trouble)
+        return cls(at_s, cluster, requests, events, trouble, keys)
 
 
 def _listed(value: Any) -> tuple[Json, ...] | None:

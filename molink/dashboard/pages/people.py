@@ -10,15 +10,15 @@ from molink.findings.series import percentile
 from molink.report.requests import KeyReport, RequestReport
 
 KEYS = (
-    Column("user", 13),
-    Column("running", 7, right=True),
-    Column("waiting", 7, right=True),
+    Column("user", 12),
+    Column("runs", 5, right=True),
+    Column("waits", 5, right=True),
     Column("5 min", 5, right=True),
     Column("tokens", 8, right=True),
     Column("today", 9, right=True),
-    Column("of", 9, right=True),
+    Column("of", 8, right=True),
     Column("TTFT", 7, right=True),
-    Column("refused, failed", 0),
+    Column("failures", 0),
 )
 GIVEN = (
     Column("node", 13),
