@@ -30,7 +30,7 @@ class Successor:
     folder: str
     """Its data folder, in which the sockets of both its ports lie."""
     port: int
-    """Of its API."""
+    """Port of its API."""
     agents_port: int
     models: tuple[str, ...]
     """Names of the model that it serves."""
