@@ -124,10 +124,8 @@ async def start_coordinator(
         registry.api_url = settings.api_url(api_port)
         host = _host_for_agents(settings, broker)
         tasks = await stack.enter_async_context(background_tasks())
-        cluster = _cluster(tasks, settings, model, planner, hub, services, stores)
-        tasks.create_task(LettingGo(hub, partial(_goes_over, cluster.service.events)).run())
         yield Coordinator(
-            cluster,
+            _cluster(tasks, settings, model, planner, hub, services, stores),
             JoinService(registry, broker, host, tls.trust, size, suspensions),
             registry,
             model.checkpoint,
@@ -153,7 +151,7 @@ def _cluster(
     pairs = RingPairs(settings.roles, is_encrypted)
     figures = planner.kv_figures
     lending = CellLending(hub, ConfirmedPairs(stores.registry), figures, is_encrypted, pairs)
-    return run_cluster(
+    made = run_cluster(
         tasks,
         card=model.card,
         hub=hub,
@@ -176,6 +174,8 @@ def _cluster(
         audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         lending=lending,
     )
+    tasks.create_task(LettingGo(hub, partial(_goes_over, made.service.events)).run())
+    return made
 
 
 def _goes_over(events: EventLedger, node: Node) -> None:
