@@ -30,7 +30,8 @@ EXIT_MISSING=2
 
 usage() {
     cat <<END
-Usage: install.sh [--check | --upgrade | --uninstall [--purge]] [--from PATH_OR_WHEEL_OR_RELEASE]
+Usage: install.sh [--check | --upgrade | --back | --uninstall [--purge]]
+                  [--from PATH_OR_WHEEL_OR_RELEASE]
                   [--release-key FILE] [--python PYTHON] [--torch auto|cpu|cuda]
                   [--torch-index URL] [--pipx] [--coordinator]
 
@@ -39,6 +40,7 @@ Usage: install.sh [--check | --upgrade | --uninstall [--purge]] [--from PATH_OR_
                  it the checkout of this script
   --release-key  file with the public key (ssh-ed25519 ...) that has signed the release
   --upgrade      the newest release from where the last one came; with --check only say which
+  --back         the release that the last upgrade has replaced, which is kept; again: forth
   --python       the Python to use; without it the first on PATH that is new enough
   --torch        which build of torch; auto takes CUDA where an NVIDIA driver runs
   --torch-index  take torch from this package index
@@ -364,12 +366,33 @@ sys.exit(line not in sys.stdin.read().splitlines())' "$TMPDIR/$name" ||
     simulator=$TMPDIR/$simulator
 }
 
-# What molink upgrade needs.
+# What molink upgrade needs: where releases come from, what is installed, and the one before.
 remember_release() {
     [ -n "$release" ] || return 0
-    printf '%s\n%s\n' "$release" "$version" >"$root/release"
+    mkdir "$TMPDIR/kept"
+    mv "$source" "$simulator" "$TMPDIR/kept"
+    cp "$TMPDIR/install.sh" "$TMPDIR/kept"
+    printf '%s\n' "$version" >"$TMPDIR/kept/version"
+    if [ -d "$root/current" ] && [ "$(cat "$root/current/version")" != "$version" ]; then
+        rm -rf "$root/before"
+        mv "$root/current" "$root/before"
+    fi
+    rm -rf "$root/current"
+    mv "$TMPDIR/kept" "$root/current"
     printf '%s\n' "$RELEASE_KEY" >"$root/release-key"
-    cat "$TMPDIR/install.sh" >"$root/install.sh"
+    # In the place of the script that may be running, never into it: sh reads on where it was.
+    mv "$TMPDIR/install.sh" "$root/install.sh"
+    printf '%s\n%s\n' "$release" "$version" >"$root/release"
+}
+
+# What was kept of the release before, in the place of what was fetched: it was checked then.
+take_kept_release() {
+    cp "$kept"/molink-*.whl "$kept"/molink_sim-*.whl "$kept/install.sh" "$TMPDIR"
+    release=$(sed -n 1p "$root/release")
+    version=$(cat "$kept/version")
+    RELEASE_KEY=$(cat "$root/release-key")
+    source=$(echo "$TMPDIR"/molink-*.whl)
+    simulator=$(echo "$TMPDIR"/molink_sim-*.whl)
 }
 
 # Whether the release is newer than what is installed; older ones are refused.
@@ -465,7 +488,12 @@ install_all() {
     # /tmp often lies in memory and cannot hold what pip unpacks.
     TMPDIR=$(mktemp -d "$root/tmp.XXXXXX")
     export TMPDIR
-    [ -z "$release" ] || fetch_release
+    if [ "$going_back" = yes ]; then
+        take_kept_release
+    elif [ -n "$release" ]; then
+        fetch_release
+    fi
+    : >"$root/unfinished"
     trap 'say_unfinished; remove_temporary' EXIT
     if [ "$with_pipx" = yes ]; then
         install_with_pipx
@@ -474,6 +502,7 @@ install_all() {
     fi
     install_completion
     remember_release
+    rm -f "$root/unfinished"
     trap - EXIT
     remove_temporary
     [ "$with_coordinator" = no ] || : >"$root/with-coordinator"
@@ -481,7 +510,11 @@ install_all() {
 }
 
 say_unfinished() {
-    echo "install.sh: the installation did not finish, the reason is above. Run it again to go on." >&2
+    how="Run it again to go on."
+    if [ -f "$root/install.sh" ]; then
+        how="To go on: sh $root/install.sh --upgrade; to have the version of before: the same, --back."
+    fi
+    echo "install.sh: the installation did not finish, the reason is above. $how" >&2
 }
 
 remove_temporary() {
@@ -607,8 +640,8 @@ uninstall_all() {
         rm -f "$link"
     fi
     rm -f "$(completion_file bash)" "$(completion_file fish)"
-    rm -f "$root/release" "$root/release-key" "$root/install.sh"
-    rm -rf "$venv" "$root/with-pipx" "$root/with-coordinator"
+    rm -f "$root/release" "$root/release-key" "$root/install.sh" "$root/unfinished"
+    rm -rf "$root/current" "$root/before" "$venv" "$root/with-pipx" "$root/with-coordinator"
     remove_temporary
     if [ -d "$root" ] && ! rmdir "$root" 2>/dev/null; then
         note "kept $root: the keys, invites and members of a cluster that was run from here;" \
@@ -644,7 +677,7 @@ remove_or_keep() {
 # --- the command line --------------------------------------------------------------------------
 
 action=install purge=no with_pipx=no with_coordinator=no python_wanted='' source_wanted=''
-torch_wanted=auto torch_index_wanted='' release_key_wanted='' upgrading=no
+torch_wanted=auto torch_index_wanted='' release_key_wanted='' upgrading=no going_back=no
 
 while [ $# -gt 0 ]; do
     case $1 in
@@ -655,6 +688,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --check) action=check ;;
         --upgrade) upgrading=yes ;;
+        --back) going_back=yes ;;
         --release-key) release_key_wanted=$2 && shift ;;
         --uninstall) action=uninstall ;;
         --purge) purge=yes ;;
@@ -691,6 +725,16 @@ if [ "$upgrading" = yes ]; then
     [ ! -f "$root/with-pipx" ] || with_pipx=yes
 fi
 
+if [ "$going_back" = yes ]; then
+    [ "$action$upgrading" = installno ] || fail "--back goes alone."
+    # An upgrade that did not finish is not remembered: what ran before is the one that is.
+    kept=$root/before
+    [ ! -f "$root/unfinished" ] || kept=$root/current
+    [ -d "$kept" ] || fail "no release is kept from before the last upgrade."
+    source_wanted=$(echo "$kept"/molink-*.whl)
+    [ ! -f "$root/with-pipx" ] || with_pipx=yes
+fi
+
 case $action in
     check)
         check_all
@@ -704,3 +748,4 @@ case $action in
         ;;
     uninstall) uninstall_all ;;
 esac
+exit

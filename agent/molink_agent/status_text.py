@@ -23,6 +23,8 @@ class LoadedPart(TypedDict):
     total_bytes: NotRequired[int]
     """Bytes of a download that is under way."""
     bytes_per_s: NotRequired[float]
+    link_lost: NotRequired[bool]
+    """Whether it "failed" because a link to another PC, or to the coordinator, was lost."""
 
 
 class LentDevice(TypedDict):
@@ -122,6 +124,12 @@ DOING = {
 
 LOADING = {"downloading": "downloading the weights of {held}", "loading": "{held}"}
 """Sentences while the progress is known."""
+
+RING_BUILT_ANEW = (
+    "the ring is built anew, since two of its PCs do not hear each other any more; nothing has to "
+    "be done:"
+)
+"""Beginning of a sentence on a lost link, of which mostly the end that is gone is at fault."""
 
 WORDS_PER_TOKEN = 0.75
 """Words of English in a token, as makers of models reckon."""
@@ -259,6 +267,8 @@ def _trouble(device: DeviceStatus) -> str:
     loaded = device["loaded"]
     if loaded is None or loaded["kind"] != "failed":
         return ""
+    if loaded.get("link_lost"):
+        return f"{RING_BUILT_ANEW} {loaded['message']}"
     return f"the stage has failed: {loaded['message']}"
 
 

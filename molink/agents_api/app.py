@@ -5,6 +5,7 @@ be. It is served with TLS. Agents join with one sealed request and one sealed an
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from aiohttp import web
 
@@ -18,7 +19,6 @@ from molink.agents_api.weights_routes import (
 from molink.api.body import body_pieces
 from molink.api.errors import ApiError, errors_in_shape
 from molink.control.messages.sealing import SEALED_BYTES_MAX
-from molink.coordinator.services import JoinService
 from molink.errors import ControlError, ErrorGuard, JoinRefusedError, StorageError
 from molink.report.nodes import ContributionReport
 from molink.report.plain import to_plain
@@ -35,12 +35,21 @@ NOT_NOW = (
 )
 """Message to a PC while the registry cannot be written: the reason, a path, is the operator's."""
 
+
+class Joins(Protocol):
+    """Service that admits nodes."""
+
+    async def join(self, sealed: bytes) -> bytes:
+        """The answer to a request, sealed for its sender; see `coordinator.services.JoinService`
+        for what is raised."""
+
+
 GivenBy = Callable[[str], ContributionReport]
 """Function that tells what the PC with this id has given, with all its devices."""
 
 
 def create_agents_app(
-    joining: JoinService,
+    joining: Joins,
     offered: OfferedFiles,
     pc_of_token: PcOfToken,
     given_by: GivenBy,
@@ -76,7 +85,7 @@ async def _nothing_here(request: web.Request) -> web.Response:
     )
 
 
-def add_join_route(app: web.Application, joining: JoinService) -> None:
+def add_join_route(app: web.Application, joining: Joins) -> None:
     """Serve `POST /agents/join`: 200 with the answer, 403 with the reason, 503 while the
     registry cannot be written, 400 for other things."""
     trouble = ErrorGuard("A PC's request to join")

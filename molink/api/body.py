@@ -45,6 +45,9 @@ ON_LOOP_BYTES_MAX = 64 * 2**10
 
 Checked = TypeVar("Checked", bound=Body)
 
+REFUSED_BODY = web.RequestKey("refused_body", bytes)
+"""Body of a request for a model that is not served here: another coordinator may serve it."""
+
 CONTAINERS_MAX = 80_000
 """Lists and objects of a body: five for each message of the longest conversation, or those of two
 megabytes of tools. A MiB can hold 350,000 empty ones, which take Python's collector 150 ms; so many
@@ -102,7 +105,11 @@ async def checked_body(
             raw += piece
         is_short = len(raw) <= ON_LOOP_BYTES_MAX
         body = read() if is_short else await in_worker(read)
-        check_model(body.model, card)
+        try:
+            check_model(body.model, card)
+        except ApiError:
+            request[REFUSED_BODY] = bytes(raw)
+            raise
         yield body
     finally:
         budget.give_back(caller, len(raw))

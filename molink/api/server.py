@@ -149,6 +149,18 @@ async def start_api(
     return runner
 
 
+async def listen_too(
+    runner: web.AppRunner, host: str, port: int, tls: SSLContext | None = None
+) -> None:
+    """Serve at another port what `start_api` has begun to serve, for as long. Raises UserError."""
+    guard = ConnectionGuard(ConnectionLimits.of_process())
+    site = GuardedSite(runner, host, port, guard=guard, backlog=BACKLOG, ssl_context=tls)
+    try:
+        await site.start()
+    except (OSError, OverflowError) as error:
+        raise UserError(_why_not(error, host, port)) from error
+
+
 async def _listen_to_owner(runner: web.AppRunner, data_dir: Path) -> None:
     """Serve the same at the data directory's socket, where one can be made."""
     path = api_socket(data_dir, runner.addresses[0][1])

@@ -1,10 +1,11 @@
 """Status endpoints (GET): the model served, whether it can serve now, and on which nodes."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from aiohttp import web
 
 from molink.api.answers import json_text
+from molink.api.callers import CALLERS
 from molink.api.errors import NAME_CHARS_SHOWN, RETRY_AFTER_S, ApiError
 from molink.api.openapi.answers import ModelEntry
 from molink.api.requests import check_model
@@ -51,8 +52,13 @@ async def get_cluster(service: GenerationService, request: web.Request) -> web.R
 
 
 async def get_requests(service: GenerationService, request: web.Request) -> web.Response:
-    """Timelines of the requests that are live, and of the last that have ended."""
-    return web.json_response(to_plain(service.request_log.report()), dumps=json_text)
+    """Timelines of the requests that are live, and of the last that have ended; and whose keys
+    there are, since timelines name keys by their ids."""
+    keys = request.app[CALLERS].keys
+    report = service.request_log.report()
+    if keys is not None:
+        report = replace(report, keys=keys.reports())
+    return web.json_response(to_plain(report), dumps=json_text)
 
 
 async def get_events(service: GenerationService, request: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from molink.cli.upkeep.taking_over import move_nodes
 from molink.errors import UserError
 from molink.printable import printable_line
 from molink.terminal.amounts import layers_text
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 ANSWER_WITHIN_S = 3.0
 """A coordinator on this machine answers in milliseconds; a list is printed without it, too."""
+
+UNSEEN = "It has not come since the coordinator was started."
+MOVED = "The coordinator that takes over from this one commands it."
 
 
 @click.group(cls=SentenceGroup, invoke_without_command=True)
@@ -104,15 +108,26 @@ def node() -> None:
 def list_nodes(as_json: bool, data_dir: str | None) -> None:
     """Show every PC that has joined, and what each does now: removed ones until they are forgotten,
     further devices in lines of their own (`pc` is the id of the PC that they belong to)."""
+    from molink.control.registry.succession import moved_pcs
+
     with _registry(data_dir) as registry:
         records, url = registry.list_nodes(), registry.api_url
+        moved = moved_pcs(registry)
     live = live_nodes(url, data_dir) if records else {}
     rows = [_node_fields(one, live or {}) for one in records]
+    if live is not None:
+        rows = [
+            {**row, **_absent(row, is_moved=one.pc in moved)}
+            for row, one in zip(rows, records, strict=True)
+        ]
     if not as_json:
         rows = [_node_row(row) for row in rows]
     show_rows(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
     if live is None and not as_json:
         click.echo(f"What they do now is not known: no coordinator answers at {url}.", err=True)
+
+
+node.add_command(move_nodes)
 
 
 @node.command("forget")
@@ -212,12 +227,19 @@ def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> R
     }
 
 
+def _absent(row: Row, *, is_moved: bool) -> Row:
+    """State and reason of a member that its coordinator does not know of."""
+    if row["state"] is not None or row["removed"] is not None:
+        return {}
+    return {"state": "moved", "reason": MOVED} if is_moved else {"state": "lost", "reason": UNSEEN}
+
+
 def _node_row(node: Mapping[str, Any]) -> Row:
     """Row for people: what a node does comes before where it is from."""
     layers = node["layers"]
     shown = {
         "state": "removed" if node["removed"] else node["state"],
-        "layers": layers_text(layers) if layers else None,
+        "layers": layers_text(layers) if layers and node["state"] != "lost" else None,
     }
     names = ("id", "name", "state", "layers", "device", "version", "joined", "pc", "invite")
     return {name: shown.get(name, node[name]) for name in (*names, "reason")}

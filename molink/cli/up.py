@@ -2,6 +2,8 @@
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +11,7 @@ import click
 from molink.cli.help.sections import UP as SECTIONS
 from molink.cli.options import model_argument, settings_options
 from molink.cli.serve import WHERE
+from molink.cli.upkeep.taking_over import copy_cluster
 from molink.cli.watching import Watching, watch_options
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
     from molink.checkpoint.checkpoint import Checkpoint
+    from molink.cli.upkeep.listening import Listening
     from molink.control.registry.registry import Registry
     from molink.coordinator.cluster import Cluster
     from molink.coordinator.start import Coordinator
@@ -71,6 +75,8 @@ async def _serve(settings: UpSettings, watching: Watching, shown: "StatusLine") 
     from molink.coordinator.start import start_coordinator
 
     port, agents_port = _ports(settings)
+    if settings.replaces:
+        await asyncio.to_thread(copy_cluster, Path(settings.replaces), settings.data_dir)
     cors = CorsRules.of(settings.api.cors_origins)
     async with AsyncExitStack() as stack:
         coordinator = await stack.enter_async_context(
@@ -80,8 +86,10 @@ async def _serve(settings: UpSettings, watching: Watching, shown: "StatusLine") 
         access = await stack.enter_async_context(_access(settings, cors))
         metrics = Metrics(cluster.service)
         await stack.enter_async_context(watching.recording(cluster, metrics))
-        await _start_agents_api(settings, coordinator, agents_port, stack)
-        await _start_users_api(settings, coordinator, access, metrics, port, stack)
+        agents = await _start_agents_api(settings, coordinator, agents_port, stack)
+        users = await _start_users_api(settings, coordinator, access, metrics, port, stack)
+        if settings.replaces:
+            await _take_over(settings, coordinator, (users, agents), shown, stack)
         _announce(coordinator.registry, settings, port, shown)
         if access.hint is not None:
             shown.hint(access.hint)
@@ -115,12 +123,14 @@ def _access(settings: UpSettings, cors: "CorsRules") -> AbstractAsyncContextMana
 
 async def _start_agents_api(
     settings: UpSettings, coordinator: "Coordinator", port: int, stack: AsyncExitStack
-) -> None:
+) -> "Listening":
     """Let agents join, and fetch weights; ended with the stack."""
     from molink.agents_api.app import create_agents_app
     from molink.agents_api.offered_files import OfferedFiles
     from molink.api import start_api
+    from molink.cli.upkeep.listening import Listening
     from molink.serving.served_model import public_name
+    from molink.succession.pcs import JoinsLedOn, downloads_led_on
 
     async def offer(checkpoint: "Checkpoint", name: str) -> OfferedFiles:
         files = OfferedFiles(checkpoint, settings.data_dir / "weights", name=name)
@@ -131,7 +141,7 @@ async def _start_agents_api(
     cluster, drafter = coordinator.cluster, coordinator.drafter
     offered = await offer(coordinator.checkpoint, cluster.service.model.name)
     app = create_agents_app(
-        coordinator.joining,
+        JoinsLedOn(coordinator.joining, coordinator.registry),
         offered,
         coordinator.registry.pc_of_token,
         cluster.given_by,
@@ -139,9 +149,11 @@ async def _start_agents_api(
         drafter=None if drafter is None else await offer(drafter, public_name(drafter.name)),
         bytes_per_s_max=settings.weights_bytes_per_s,
     )
-    tls = coordinator.agents_tls
-    runner = await start_api(app, settings.host, port, tls=tls, option="--agents-port")
+    app.middlewares.append(downloads_led_on(coordinator.registry))
+    tls, kept = coordinator.agents_tls, settings.data_dir
+    runner = await start_api(app, settings.host, port, tls, "--agents-port", data_dir=kept)
     stack.push_async_callback(runner.cleanup)
+    return Listening(runner, tls)
 
 
 async def _start_users_api(
@@ -151,13 +163,16 @@ async def _start_users_api(
     metrics: "Metrics",
     port: int,
     stack: AsyncExitStack,
-) -> None:
+) -> "Listening":
     """Answer users and operators; ended with the stack."""
     from molink.api import start_api
     from molink.api.cell import add_cell_routes
     from molink.api.cluster_routes import add_catalogue_route, add_plan_route
     from molink.cli.own_server import api_tls
     from molink.cli.serve import users_app
+    from molink.cli.upkeep.listening import Listening
+    from molink.control.registry.succession import successor_of
+    from molink.succession.users import users_led_on
 
     cluster, data_dir = coordinator.cluster, settings.data_dir
     app = users_app(settings.api, settings.served, cluster, access, metrics, data_dir)
@@ -165,10 +180,39 @@ async def _start_users_api(
     add_catalogue_route(app, coordinator.catalogue)
     assert cluster.cell is not None, "agents may be of one LAN"
     add_cell_routes(app, cluster.cell)
+    app.middlewares.append(users_led_on(partial(successor_of, coordinator.registry)))
     tls = api_tls(settings.api, data_dir, access)
     runner = await start_api(app, settings.host, port, tls, data_dir=data_dir)
     stack.push_async_callback(runner.cleanup)
     stack.callback(cluster.live.freeze)  # Answers that this cuts short go on at the next start.
+    return Listening(runner, tls)
+
+
+async def _take_over(
+    settings: UpSettings,
+    coordinator: "Coordinator",
+    listening: tuple["Listening", "Listening"],
+    shown: "StatusLine",
+    stack: AsyncExitStack,
+) -> None:
+    """Be known to the coordinator that is replaced, and listen where it did once it has ended."""
+    from molink.cli.upkeep.taking_over import TakingOver
+    from molink.control.registry.succession import Successor
+    from molink.tasks import background_tasks
+
+    users, agents = listening
+    names = coordinator.cluster.service.model.names
+    folder = str(settings.data_dir.absolute())
+    own = Successor(folder, users.port, agents.port, tuple(names))
+
+    async def listen(port: int, agents_port: int) -> None:
+        await agents.also_at(settings.host, agents_port)
+        await users.also_at(settings.host, port)
+        shown.result(f"listening {settings.api_url(port)}")
+
+    tasks = await stack.enter_async_context(background_tasks())
+    taking = TakingOver(Path(settings.replaces), own, coordinator.registry, listen)
+    tasks.create_task(taking.run())
 
 
 def _announce(registry: "Registry", settings: UpSettings, port: int, shown: "StatusLine") -> None:

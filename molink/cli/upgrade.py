@@ -5,6 +5,7 @@ before it changes anything. Here is only what it cannot know.
 """
 
 import subprocess
+import sys
 
 import click
 
@@ -17,12 +18,14 @@ INSTALLER, RELEASE = "install.sh", "release"
 
 @click.command()
 @click.option("--check", is_flag=True, help="Say which version there is, and change nothing.")
-def upgrade(check: bool) -> None:
+@click.option("--back", is_flag=True, help="Install the release that the last upgrade replaced.")
+def upgrade(check: bool, back: bool) -> None:
     """Install the newest release from where this one came, after its signature is checked.
 
     What runs goes on with the version that it has until it is started again.
     """
     from molink.config.data_dir import data_dir
+    from molink.control.versions import own_protocols
     from molink.version import ROOT
 
     if (ROOT / ".git").exists():
@@ -33,6 +36,32 @@ def upgrade(check: bool) -> None:
             "This was not installed from a release, so nobody knows where a newer one is: "
             "sh install.sh --from URL --release-key FILE takes one."
         )
-    words = ("sh", str(folder / INSTALLER), "--upgrade", *(["--check"] if check else []))
-    if code := subprocess.run(words, check=False).returncode:
+    if check and back:
+        raise UserError("--check and --back do not go together: give one of them.")
+    before = own_protocols().newest
+    how = ["--back"] if back else ["--upgrade", *(["--check"] if check else [])]
+    if code := subprocess.run(("sh", str(folder / INSTALLER), *how), check=False).returncode:
         raise click.exceptions.Exit(code)
+    if not check:
+        click.echo(order_of_starts(before, _installed_protocol()))
+
+
+def order_of_starts(before: int, now: int | None) -> str:
+    """What is to be started again, and in which order, when the protocol was `before` and is `now`;
+    None: that is not known."""
+    if now is None or now == before:
+        return "Start the coordinator and the agents again when you like, in any order."
+    return (
+        f"It speaks protocol {now} and spoke {before}: no ring has PCs of both numbers. Update as "
+        "many PCs as can hold the model, then the coordinator, then the others."
+    )
+
+
+def _installed_protocol() -> int | None:
+    """Number that the installed build speaks; this process is of the one before."""
+    asked = "from molink.control.versions import own_protocols; print(own_protocols().newest)"
+    told = subprocess.run(
+        (sys.executable, "-c", asked), capture_output=True, text=True, check=False
+    )
+    number = told.stdout.strip()
+    return int(number) if told.returncode == 0 and number.isdecimal() else None

@@ -232,6 +232,11 @@ class UpSettings:
         "Folder of keys, invites and nodes; without it $XDG_DATA_HOME/molink.",
         typed=Typed(str),
     )
+    replaces: str = setting(
+        "--replaces FOLDER",
+        "",
+        "Data folder of a coordinator of the same cluster, to take over from with another model.",
+    )
     api: ApiSettings = field(default_factory=ApiSettings)
     served: ModelSettings
     ring: RingSettings = field(default_factory=RingSettings)

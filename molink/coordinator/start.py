@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
@@ -31,6 +32,7 @@ from molink.coordinator.cell.ring_pairs import RingPairs
 from molink.coordinator.cluster import Cluster, Stores, model_of, open_stores, run_cluster
 from molink.coordinator.nodes.access import Suspensions
 from molink.coordinator.nodes.hub import ControlHub, allow_members
+from molink.coordinator.nodes.letting_go import LettingGo
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.catalogue_plans import cluster_catalogue
@@ -47,6 +49,7 @@ from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.json_object import JsonObject
 from molink.report.cluster import RelayReport
 from molink.serving.drafter import draft_model, tail_drafts
+from molink.serving.events import EventLedger
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel
 from molink.stage_protocol.draft_model import DraftModel
@@ -148,7 +151,7 @@ def _cluster(
     pairs = RingPairs(settings.roles, is_encrypted)
     figures = planner.kv_figures
     lending = CellLending(hub, ConfirmedPairs(stores.registry), figures, is_encrypted, pairs)
-    return run_cluster(
+    made = run_cluster(
         tasks,
         card=model.card,
         hub=hub,
@@ -171,6 +174,13 @@ def _cluster(
         audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         lending=lending,
     )
+    tasks.create_task(LettingGo(hub, partial(_goes_over, made.service.events)).run())
+    return made
+
+
+def _goes_over(events: EventLedger, node: Node) -> None:
+    text = f"{node.name} is handed to the coordinator that takes over from this one"
+    events.add("order", text, node=node.name)
 
 
 def _ring_settings(settings: UpSettings) -> str:

@@ -71,12 +71,13 @@ class Poller:
         told = await self._optional(f"/cluster/events?after={self._after}")
         # All have come: what is noted as seen now is lost by no failure.
         requests = None if listed is None else self._news_of(listed)
+        keys = objects(listed["keys"]) if listed is not None and "keys" in listed else None
         if told is None:
-            return Observation(self.clock(), cluster, requests)
+            return Observation(self.clock(), cluster, requests, keys=keys)
         # Less than before: the coordinator was started anew.
         self._after = int(number(told.get("next")) or 0)
         events = objects(told.get("events"))[-EVENTS_MAX:]
-        return Observation(self.clock(), cluster, requests, events)
+        return Observation(self.clock(), cluster, requests, events, keys=keys)
 
     def _news_of(self, body: Json) -> tuple[Json, ...]:
         """Requests that are live, and those that have ended since the last look."""

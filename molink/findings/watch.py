@@ -15,6 +15,10 @@ from molink.report.events import ClusterEvent
 from molink.report.findings import FindingReport, FindingsReport
 from molink.report.requests import RequestReport
 
+OF_WHO_IS_GONE = frozenset({"node_lost", "stage_lost", "stage_silent"})
+OF_WHO_IS_HERE = frozenset({"doubt", "link_full", "link_queue", "pace", "slow"})
+"""Kinds of findings on a node: who is gone is not slow as well, however it was before."""
+
 
 @dataclass(slots=True)
 class ClusterWatch(Series):
@@ -41,13 +45,19 @@ class ClusterWatch(Series):
     def _judge(self) -> None:
         before, now_s = self._standing, self.at_s
         found = {}
-        for one in judged(self):
+        said = judged(self)
+        gone = {one.subject for one in said if one.kind in OF_WHO_IS_GONE}
+        gone |= {one.name for one in self.state.nodes if one.state == "lost"}
+        for one in said:
+            if one.kind in OF_WHO_IS_HERE and one.subject in gone:
+                continue
             since_s = before[one.id].since_s if one.id in before else now_s
             found[one.id] = StandingFinding(one, since_s, now_s)
         stays = {
             key: one
             for key, one in before.items()
             if key not in found
+            and not (one.finding.kind in OF_WHO_IS_HERE and one.finding.subject in gone)
             and _is_told(one, one.seen_s)
             and 0 <= now_s - one.seen_s < KINDS[one.finding.kind].stays_s
         }

@@ -145,10 +145,24 @@ class RequestReport:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyReport:
+    """Key of a user that opens the API, without its secret."""
+
+    id: str
+    name: str
+    tokens_today: int
+    """Tokens of prompts and answers since UTC's midnight."""
+    tokens_per_day: int | None = None
+    """Tokens that a day allows; None: any number."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestsReport:
     """Timelines of requests: those that are live, then the last that have ended."""
 
     requests: tuple[RequestReport, ...]
+    keys: tuple[KeyReport, ...] | None = None
+    """Whose keys there are, by name; None: this server has none."""
 
 
 @dataclass(frozen=True, slots=True)

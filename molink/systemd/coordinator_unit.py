@@ -52,16 +52,24 @@ WantedBy=default.target
 
 
 def coordinator_unit(
-    command: Sequence[str], data_dir: Path, here: Path, hub: Path, *, isolated: bool = True
+    command: Sequence[str],
+    data_dir: Path,
+    here: Path,
+    hub: Path,
+    *,
+    replaces: Path | None = None,
+    isolated: bool = True,
 ) -> str:
-    """The unit that runs `command` in the folder `here`, and lets it write to `data_dir` and to
-    `hub`, where models are kept; `isolated`: to nothing else, where users may have namespaces.
+    """The unit that runs `command` in the folder `here`, and lets it write to `data_dir`, to `hub`,
+    where models are kept, and to the folder of the coordinator that it replaces; `isolated`: to
+    nothing else, where users may have namespaces.
 
     Raises UserError for a path that a unit cannot hold.
     """
     lines = isolation_lines(data_dir, isolated=isolated)
     if isolated:
-        lines += f"ReadWritePaths=-{quoted_path(str(hub))}\n"
+        for folder in filter(None, (hub, replaces)):
+            lines += f"ReadWritePaths=-{quoted_path(str(folder))}\n"
     return _UNIT.format(
         command=command_line(command),
         here=quoted_path(str(here)).strip('"'),

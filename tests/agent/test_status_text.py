@@ -63,6 +63,15 @@ def test_why_a_stage_failed_is_told():
     assert news.update(failed) == ["the stage has failed: The disk is full."]
 
 
+def test_a_neighbour_that_is_gone_is_no_failure_of_this_stage():
+    news = StatusNews()
+    news.update(status())
+    why = "nothing is acknowledged on the link 'next'"
+    lost = {"kind": "failed", "fraction": 0.0, "message": why, "link_lost": True}
+    (told,) = news.update(status(loaded=lost))
+    assert told.startswith("the ring is built anew") and told.endswith(why)
+
+
 def test_a_mistake_in_the_limits_is_told():
     news = StatusNews()
     news.update(status())

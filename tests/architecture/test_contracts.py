@@ -34,13 +34,13 @@ OPTIONS = {
         "--generation-config"
     ),
     "status": "--url --key --data-dir --json",
-    "upgrade": "--check",
+    "upgrade": "--check --back",
     "up": (
         "--model --host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --roles "
         "--tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
-        "--audit-share --weights-mbps --data-dir --dtype --kv-host-tokens --kv "
+        "--audit-share --weights-mbps --data-dir --replaces --dtype --kv-host-tokens --kv "
         "--max-model-len --micro-batches "
         "--wire --span-tokens --replay-log-gb --no-prefix-cache --drafter --draft-width-max "
         "--standby --no-shadow "
@@ -87,6 +87,7 @@ OPTIONS = {
     "key rotate": "--data-dir",
     "node": "",
     "node list": "--json --data-dir",
+    "node move": "--back --data-dir",
     "node remove": "--data-dir",
     "node forget": "--data-dir",
     "backup": "--data-dir",

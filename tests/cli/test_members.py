@@ -15,13 +15,14 @@ from click.testing import CliRunner
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KEY_PREFIX, KeyStore
 from molink.cli.main import cli
-from molink.cli.members import live_nodes
+from molink.cli.members import UNSEEN, live_nodes
 from molink.config.data_dir import api_socket, data_dir
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import request_to_join
 from molink.control.private_file import private_socket
 from molink.control.registry.registry import Registry
+from molink.control.registry.succession import set_moved
 from molink.errors import UserError
 from molink.terminal.tables import duration_s, local_time, show_rows
 from tests.scripted_server import running
@@ -174,6 +175,19 @@ def test_a_list_of_nodes_says_what_each_does_now(registry, live):
     assert (row["state"], row["layers"]) == ("serving", [0, 4])
     run("node", "remove", "attic")
     assert " removed  " in run("node", "list")
+
+
+def test_who_is_lost_has_a_reason_and_no_layers(registry, live):
+    node = join(registry, made())
+    live["nodes"] = {}
+    assert UNSEEN in run("node", "list") and " lost " in run("node", "list")
+    live["nodes"] = {node.node_id: {"state": "lost", "layers": [0, 4], "reason": "Its PC is off."}}
+    listed = run("node", "list")
+    assert "Its PC is off." in listed and "0-3" not in listed
+    set_moved(registry, [node.node_id])
+    live["nodes"] = {}
+    (row,) = json.loads(run("node", "list", "--json"))
+    assert row["state"] == "moved" and "takes over" in row["reason"]
 
 
 def test_a_pc_is_listed_and_removed_with_its_further_devices(registry):

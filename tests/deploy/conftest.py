@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 INSTALL = ROOT / "deploy" / "install.sh"
 
 TOOLS = [
-    *("awk", "basename", "cat", "dirname", "env", "grep", "id", "ln", "mkdir", "mktemp", "mv"),
-    *("readlink", "rm", "rmdir", "sed", "sh", "sort", "tail", "tr"),
+    *("awk", "basename", "cat", "cp", "dirname", "env", "grep", "id", "ln", "mkdir", "mktemp"),
+    *("mv", "readlink", "rm", "rmdir", "sed", "sh", "sort", "tail", "tr"),
 ]
 """What every Linux has; Python, nvidia-smi, uname and the package managers are each test's own."""
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
+from molink.cli.upgrade import order_of_starts
 from molink.errors import UserError
 from tests.deploy.conftest import INSTALL
 from tests.deploy.test_install import locks, offline, runs, sources, write_wheel
@@ -81,13 +82,55 @@ def test_a_release_is_installed_and_upgraded(signing, release, keys):
     assert altered.returncode == 2 and "is not what was signed" in altered.stderr
 
     publish("9.10.0")
+    with (folder / "install.sh").open("a") as longer:
+        longer.write("\necho it reads on in a script that was changed beneath it\n" * 400)
+    (folder / f"{SUMS}.sig").unlink()
+    write_sums(folder)
+    sign(folder, keys / "ours")
     places = {"HOME": str(sandbox.home), "PATH": str(sandbox.bin), **environment}
     command = [sandbox.home / ".local/bin/molink", "upgrade"]
     upgraded = subprocess.run(command, env=places, capture_output=True, text=True, check=False)
     assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
     assert (sandbox.home / ".local/share/molink/release").read_text() == f"{url}\n9.10.0\n"
+    assert "reads on" not in upgraded.stdout and "in any order" in upgraded.stdout
+
+    def goes_back():
+        done = subprocess.run([*command, "--back"], env=places, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return (sandbox.home / ".local/share/molink/release").read_text().split()[1]
+
+    assert [goes_back(), goes_back(), goes_back()] == ["9.8.7", "9.10.0", "9.8.7"]
+    assert runs(sandbox)
     sandbox.run("--uninstall")
     assert not (sandbox.home / ".local/share/molink").exists()
+
+
+def test_an_upgrade_that_was_interrupted_can_be_gone_back_from(signing, release, keys):
+    """pip has taken the old version away when the new one cannot be had: `molink` is gone."""
+    (sandbox, environment), (_folder, url, publish) = signing, release
+    publish("9.8.7")
+    key = ("--release-key", keys / "ours.pub")
+    assert sandbox.run("--from", url, *key, **environment).returncode == 0
+    kept = sandbox.home / ".local/share/molink"
+    none = sandbox.run("--back", script=kept / "install.sh", **environment)
+    assert none.returncode == 2 and "no release is kept" in none.stderr
+
+    publish("9.9.0")
+    broken = {**environment, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/nowhere"}
+    (kept / "venv/torch-index").write_text("another")
+    done = sandbox.run("--upgrade", script=kept / "install.sh", **broken)
+    assert done.returncode != 0
+    assert f"sh {kept}/install.sh --upgrade; to have the version of before" in done.stderr
+    back = sandbox.run("--back", script=kept / "install.sh", **environment)
+    assert back.returncode == 0, back.stdout + back.stderr
+    assert (kept / "release").read_text() == f"{url}\n9.8.7\n" and runs(sandbox)
+    assert sandbox.run("--upgrade", script=kept / "install.sh", **environment).returncode == 0
+    assert (kept / "release").read_text() == f"{url}\n9.9.0\n"
+
+
+def test_the_order_of_starts_follows_from_the_protocols():
+    assert "in any order" in order_of_starts(12, 12) and "any order" in order_of_starts(12, None)
+    assert "protocol 13 and spoke 12" in order_of_starts(12, 13)
 
 
 def test_what_is_no_release_of_ours_is_refused_before_anything_is_made(signing, release, keys):

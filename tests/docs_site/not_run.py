@@ -7,7 +7,7 @@ import re
 
 NOT_RUN = {
     r"make gpu( DEVICE=cuda:1)?": "a graphics card; tests/experiments/cards runs it in small",
-    r"sh install\.sh --from .*|molink upgrade": "HOST is the reader's; "
+    r"sh install\.sh --from .*|molink upgrade( --back)?": "HOST is the reader's; "
     "tests/deploy/test_release.py installs and upgrades from a release of its own",
     r"make fuzz": "hours; tests/fuzz runs it with fewer",
     r"sh deploy/install\.sh( --torch cpu| --uninstall --purge)?": "downloads gigabytes; "
@@ -19,6 +19,8 @@ NOT_RUN = {
     r"molink agent service .*": "systemd; tests/agent/service runs it with a stand-in",
     r"molink (service|logs) .*": "systemd; tests/cli/upkeep runs them with a stand-in",
     r"molink restore cluster\.backup .*": "FOLDER is the reader's; tests/cli/upkeep restores one",
+    r"molink up OTHER .*--replaces .*|molink node move .*|molink status --url .*8010": "two rings; "
+    "tests/end_to_end/test_model_change.py changes their model",
     r"molink agent logs -f": "goes on until Ctrl-C; tests/agent/cli runs it",
     r"git (worktree|show) .*": "needs a checkout with an older commit",
     r"molink up MODEL --port 8000 --api-tls": "what is asked behind it speaks plain HTTP; "

@@ -58,6 +58,8 @@ def quiet(seconds):
     return [with_ring(quiet_s=float(one)) for one in range(seconds)]
 
 
+SLOW = {"stages": [stage("anna", 0), stage("ben", 8, 0.2), stage("carl", 16)]}
+LOST = event("stage_lost", 24.0)
 MINUTE = {"ended": 30, "refused": 14, "failed": 0}
 
 
@@ -104,6 +106,20 @@ def test_a_ring_that_has_ended_has_no_lost_stage_any_more():
 def test_others_load_what_a_lost_stage_had():
     watch = noted(REPORT, loading(name="anna"), events=[event("stage_lost", 1.0)])
     assert told(watch)[0][2] == "ben's stage is lost; anna loads its layers, 3 answers wait."
+
+
+def test_who_is_lost_is_not_slow_as_well():
+    """It was, until it was lost: the finding would stay for ten seconds, and its last steps for
+    five."""
+    slow = ClusterWatch()
+    for at, body in enumerate([*[None] * 12, *[SLOW] * 12]):
+        slow.note(START_S + at, from_plain(ClusterReport, cluster(**body or {})))
+    assert [one.kind for one in slow.findings] == ["slow"]
+    slow.note(START_S + 24, from_plain(ClusterReport, cluster(**SLOW)), events=[LOST])
+    assert "slow" not in [one.kind for one in slow.findings]
+    nodes = [node("anna", 0), node("ben", 8, state="lost"), node("carl", 16)]
+    slow.note(START_S + 25, from_plain(ClusterReport, cluster(nodes=nodes, **SLOW)))
+    assert "slow" not in [one.kind for one in slow.findings]
 
 
 def test_a_silent_stage_is_told_and_the_ring_does_not_stand_besides():

@@ -122,6 +122,8 @@ def _loaded(node: DeviceNode) -> LoadedPart | None:
     if fact is None or assignment is None or fact.revision != assignment.revision:
         return None
     loaded: LoadedPart = {"kind": fact.kind, "fraction": fact.fraction, "message": fact.message}
+    if fact.kind == "failed" and fact.about:
+        loaded["link_lost"] = True
     download = node.reports.stage.download
     if fact.kind == "downloading" and download is not None:
         loaded["total_bytes"], loaded["bytes_per_s"] = download.total_bytes, download.bytes_per_s

@@ -15,6 +15,7 @@ from pathlib import Path
 from molink.api.keys.daily_usage import day_of
 from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyStore, KeyUsage, digest_of
 from molink.errors import ErrorGuard
+from molink.report.requests import KeyReport
 from molink.tasks import cancel, spawn
 from molink.token_bucket import TokenBucket
 
@@ -105,13 +106,26 @@ class LiveKeys:
         """Tokens that the key has left today, at least 0; None: it has no quota."""
         if key.tokens_per_day is None:
             return None
+        return max(0, key.tokens_per_day - self.tokens_today(key))
+
+    def tokens_today(self, key: ApiKey) -> int:
+        """Tokens of prompts and answers that were used with the key today."""
         if self._day != day_of(self.clock()):
             self._read_today()
-        unwritten = self.usage(key)
-        used = self._written_today.get(key.key_id, 0) + (
-            unwritten.prompt_tokens + unwritten.answer_tokens
+        unwritten = self._usage.get(key.key_id, KeyUsage())
+        written = self._written_today.get(key.key_id, 0)
+        return written + unwritten.prompt_tokens + unwritten.answer_tokens
+
+    def reports(self) -> tuple[KeyReport, ...]:
+        """What those tell who watch: of each key that an operator has made and that may be used."""
+        self._refresh()
+        now = self.clock()
+        keys = [one for one in self._known.values() if not one.is_temporary]
+        return tuple(
+            KeyReport(one.key_id, one.name, self.tokens_today(one), one.tokens_per_day)
+            for one in sorted(keys, key=lambda key: (key.name, key.key_id))
+            if one.state(now) == "usable"
         )
-        return max(0, key.tokens_per_day - used)
 
     def is_news(self, key: ApiKey) -> bool:
         """Whether it is to be told that a key is used which opens nothing any more: once a

@@ -46,6 +46,7 @@ EXAMPLES: Examples = {
         f"molink models qwen --for cluster --url {_SERVER}",
     ),
     "node forget": ("molink node forget anna", "molink node forget 0123456789abcdef"),
+    "node move": ("molink node move anna ben", "molink node move anna --back"),
     "node remove": ("molink node remove anna", "molink node remove 0123456789abcdef"),
     "plan": (
         "molink plan qwen-7b --nodes nodes.toml",
@@ -70,7 +71,7 @@ EXAMPLES: Examples = {
         "molink serve Qwen/Qwen2.5-0.5B-Instruct --port 8080",
     ),
     "status": ("molink status", f"molink status --url {_SERVER} --json"),
-    "upgrade": ("molink upgrade", "molink upgrade --check"),
+    "upgrade": ("molink upgrade", "molink upgrade --back"),
     "up": ("molink up demo", "molink up Qwen/Qwen2.5-7B-Instruct --public-host home.example"),
 }
 """By the words of the command."""

@@ -33,7 +33,7 @@ UP = {
     "Agents": (
         "--public-host --agents-port --broker --broker-port --broker-users --relay --relay-port "
         "--relay-secret-file --tls-cert --tls-key --tls-ca --min-nodes --wait --weights-mbps "
-        "--audit-share --data-dir"
+        "--audit-share --data-dir --replaces"
     ),
     "Plan": "--tpot-ms --context-tokens --prompt-tokens --answer-tokens --split",
     "Rings": f"--roles {_RING}",

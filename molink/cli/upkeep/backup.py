@@ -24,7 +24,7 @@ def backup(file: Path, data_dir: str | None) -> None:
     from molink.control.backup import write_backup
     from molink.version import version
 
-    names = write_backup(file, folder(DATA_FOLDER, data_dir), _contents(), version())
+    names = write_backup(file, folder(DATA_FOLDER, data_dir), backup_contents(), version())
     click.echo(f"{file} holds {', '.join(names)}.")
     click.echo("It opens the cluster to whoever has it: keep it like a password.", err=True)
 
@@ -40,9 +40,9 @@ def restore(file: Path, data_dir: str | None) -> None:
     from molink.coordinator.start import LOCK_FILE
 
     where = folder(DATA_FOLDER, data_dir)
-    found = read_backup(file, _contents())
+    found = read_backup(file, backup_contents())
     with only_one("A coordinator", where / LOCK_FILE):
-        restore_backup(found, where, _contents())
+        restore_backup(found, where, backup_contents())
         next_step = _made_ready(where)
     click.echo(f"{where} holds the cluster of {found.created} again.")
     click.echo(next_step)
@@ -62,7 +62,7 @@ def _made_ready(where: Path) -> str:
     )
 
 
-def _contents() -> "Contents":
+def backup_contents() -> "Contents":
     """What cannot be made anew; the members come last, as `write_backup` wants it."""
     from molink.api.keys import store as keys
     from molink.control import certificate

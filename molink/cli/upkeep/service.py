@@ -33,13 +33,15 @@ def install(up: tuple[str, ...]) -> None:
     from molink.systemd.coordinator_unit import coordinator_unit
     from molink.systemd.unit_file import molink_program
 
-    where = _checked_data_dir(up)
+    where, replaces = _checked_folders(up)
     given = () if any(word.startswith("--data-dir") for word in up) else ("--data-dir", str(where))
     command = [*molink_program(), "up", *up, *given]
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub.mkdir(parents=True, exist_ok=True)
     for line in _coordinator_service(where).install(
-        lambda isolated: coordinator_unit(command, where, Path.cwd(), hub, isolated=isolated)
+        lambda isolated: coordinator_unit(
+            command, where, Path.cwd(), hub, replaces=replaces, isolated=isolated
+        )
     ):
         click.echo(line)
     click.echo("molink logs -f shows what it does.")
@@ -81,15 +83,18 @@ def logs(follow: bool, lines: int, data_dir: str | None) -> None:
         raise UserError("journalctl is not installed: install systemd's journal.") from None
 
 
-def _checked_data_dir(words: Sequence[str]) -> Path:
-    """The folder of the coordinator that `molink up` would start with these words.
+def _checked_folders(words: Sequence[str]) -> tuple[Path, Path | None]:
+    """The folder of the coordinator that `molink up` would start with these words, and that of the
+    one that it replaces, if any.
 
     Raises what `molink up` raises for words that it does not take.
     """
     from molink.cli.up import up
 
     with up.make_context("molink up", list(words)) as context:
-        return _folder(context.params["data_dir"])
+        replaced = context.params["replaces"]
+        found = Path(replaced).absolute() if replaced else None
+        return _folder(context.params["data_dir"]), found
 
 
 def _folder(data_dir: str | None) -> Path:

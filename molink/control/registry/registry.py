@@ -230,6 +230,12 @@ class Registry:
             node = rules.add_node(db, public_key, request.name, invite_id, now, pc_id)
             return Membership(node, is_new=True)
 
+    def adopt(self, node: NodeRecord) -> None:
+        """Know a node of another registry of the same cluster, with its password and token; one
+        that is known already stays as it is."""
+        with self._transaction() as db:
+            rules.adopt(db, node)
+
     def list_nodes(self, *, forgotten: bool = False) -> list[NodeRecord]:
         """Nodes that have joined, oldest first; see `removed`. Those that were forgotten since are
         left out, unless they are asked for."""

@@ -268,3 +268,11 @@ def _shown(db: sqlite3.Connection, request: JoinRequest) -> InviteRecord:
     if row is None or not hmac.compare_digest(digest, row["secret_digest"]):
         raise JoinRefusedError(f"The coordinator does not know this invite: {ASK}")
     return InviteRecord.of_row(row[:-1])
+
+
+def adopt(db: sqlite3.Connection, known: NodeRecord) -> None:
+    """A member as another registry of the same cluster knows it; one of its id stays as it is."""
+    db.execute(
+        f"INSERT OR IGNORE INTO nodes ({NODE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        astuple(known),
+    )

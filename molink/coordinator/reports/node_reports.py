@@ -17,6 +17,7 @@ from molink.stage_protocol.progress import ShadowLag
 
 NO_CONTRIBUTION = Contribution()
 
+UNHEARD = "Nothing comes from it any more; its PC is off or asleep, or its line is down."
 DRAINED = "The operator has drained it: it serves again once it is resumed."
 
 
@@ -94,7 +95,7 @@ def _reason(node: Node, standby: str) -> str:
     if node.quarantined:
         return f"It is quarantined: {node.quarantined}"
     if not node.is_here and node.wants != "leave":
-        return node.presence.reason if node.presence is not None else ""
+        return (node.presence.reason if node.presence is not None else "") or UNHEARD
     if node.outdated:
         return node.outdated
     if node.drained:

@@ -3,7 +3,8 @@
 Pure: time is that of the observations, so that a recording gives the same as the live cluster.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from molink.dashboard.model.observation import Observation
@@ -11,7 +12,7 @@ from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
 from molink.report.events import ClusterEvent
 from molink.report.plain import Json, from_plain
-from molink.report.requests import RequestReport
+from molink.report.requests import KeyReport, RequestReport
 
 T = TypeVar("T")
 
@@ -20,11 +21,15 @@ T = TypeVar("T")
 class History(ClusterWatch):
     """Last minutes of one cluster, as they were observed."""
 
+    keys: Mapping[str, KeyReport] = field(default_factory=dict)
+    """Keys that open the API, by their ids, as far as this server tells."""
+
     def take(self, seen: Observation) -> None:
         """Take one look into account."""
         if seen.trouble:
             self.failed(seen.at_s, seen.trouble)
             return
+        self.keys = {one.id: one for one in _read(KeyReport, seen.keys) or ()}
         self.note(
             seen.at_s,
             from_plain(ClusterReport, seen.cluster),

@@ -27,12 +27,14 @@ class Observation:
     """New ones of GET /cluster/events; None: this server has no such list."""
     trouble: str = ""
     """Sentence that says what went wrong; empty: nothing did."""
+    keys: tuple[Json, ...] | None = None
+    """Keys of GET /cluster/requests; None: this server tells of none."""
 
     def line(self) -> str:
         """The observation as one line of JSON, for a recording."""
         fields: dict[str, object] = {"at_s": round(self.at_s, 3), "cluster": self.cluster}
-        for name, value in (("requests", self.requests), ("events", self.events)):
-            if value is not None:
+        for name in ("requests", "events", "keys"):
+            if (value := getattr(self, name)) is not None:
                 fields[name] = value
         if self.trouble:
             fields["trouble"] = self.trouble
@@ -45,6 +47,7 @@ class Observation:
             body = json.loads(line)
             at_s, cluster = float(body["at_s"]), body["cluster"]
             requests, events = _listed(body.get("requests")), _listed(body.get("events"))
+            keys = _listed(body.get("keys"))
             if not (isinstance(cluster, dict) and 0 <= at_s < 1e12):
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
@@ -53,7 +56,7 @@ class Observation:
                 "--record` wrote"
             ) from None
         trouble = printable_line(str(body.get("trouble") or ""))
-        return cls(at_s, cluster, requests, events, trouble)
+        return cls(at_s, cluster, requests, events, trouble, keys)
 
 
 def _listed(value: Any) -> tuple[Json, ...] | None:

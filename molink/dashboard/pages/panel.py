@@ -9,8 +9,6 @@ from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, fitted, 
 from molink.findings.finding import Finding, Severity
 from molink.findings.series import percentile
 
-PANEL_LINES = 4
-
 SPARK_WIDTH = 22
 """Width of a sparkline at 80 columns; wider terminals give it what they have."""
 

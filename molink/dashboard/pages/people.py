@@ -7,17 +7,18 @@ from molink.dashboard.model.history import History
 from molink.dashboard.pages.columns import Column, table_line
 from molink.dashboard.pages.lines import Glyphs, Row, TextSpan
 from molink.findings.series import percentile
-from molink.report.requests import RequestReport
+from molink.report.requests import KeyReport, RequestReport
 
 KEYS = (
-    Column("key", 13),
-    Column("running", 7, right=True),
-    Column("waiting", 7, right=True),
-    Column("5 min", 6, right=True),
-    Column("prompts", 9, right=True),
-    Column("answers", 9, right=True),
+    Column("user", 12),
+    Column("runs", 5, right=True),
+    Column("waits", 5, right=True),
+    Column("5 min", 5, right=True),
+    Column("tokens", 8, right=True),
+    Column("today", 9, right=True),
+    Column("of", 8, right=True),
     Column("TTFT", 7, right=True),
-    Column("refused, failed", 0),
+    Column("failures", 0),
 )
 GIVEN = (
     Column("node", 13),
@@ -33,30 +34,41 @@ PEOPLE_COLUMNS = {"keys": KEYS, "given": GIVEN}
 
 
 def key_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """One row for each key that has asked within the last minutes, the busiest first."""
-    by_key: dict[str, list[RequestReport]] = {}
+    """One row for each key that has asked within the last minutes or today, the busiest first."""
+    by_key: dict[str, list[RequestReport]] = {
+        one.id: [] for one in history.keys.values() if one.tokens_today
+    }
     for one in history.recent():
-        by_key.setdefault(one.key_id or "no key", []).append(one)
-    for key, asked in sorted(by_key.items(), key=lambda two: -len(two[1])):
-        cells = _key_cells(glyphs.text(key), asked)
-        yield Row(table_line(KEYS, cells, width), key, key)
+        by_key.setdefault(one.key_id or "", []).append(one)
+    known = history.keys
+    today = {key: known[key].tokens_today if key in known else 0 for key in by_key}
+    for key in sorted(by_key, key=lambda one: (-len(by_key[one]), -today[one])):
+        told = known.get(key)
+        name = told.name if told is not None and told.name else key or "no key"
+        cells = _key_cells(glyphs.text(name), by_key[key], told)
+        yield Row(table_line(KEYS, cells, width), key or name, f"{name} {key}")
 
 
-def _key_cells(key: str, asked: Sequence[RequestReport]) -> list[TextSpan | str]:
+def _key_cells(
+    name: str, asked: Sequence[RequestReport], told: KeyReport | None
+) -> list[TextSpan | str]:
     live = [one for one in asked if one.is_live]
     waiting = sum(one.state == "queued" for one in live)
     reasons = [one.finish_reason for one in asked]
     refused, failed = reasons.count("overloaded"), reasons.count("error")
     bad = [f"{refused} refused" if refused else "", f"{failed} failed" if failed else ""]
     ttft_s = percentile((one.first_token_s for one in asked if one.first_token_s is not None), 0.5)
+    quota = told.tokens_per_day if told is not None else None
+    is_spent = told is not None and quota is not None and told.tokens_today >= quota
     return [
-        TextSpan(key, "bold"),
+        TextSpan(name, "bold"),
         str(len(live) - waiting),
         str(waiting),
         str(len(asked)),
-        f"{sum(one.prompt_tokens for one in asked):,}",
-        f"{sum(one.tokens for one in asked):,}",
-        seconds(ttft_s),
+        f"{sum(one.prompt_tokens + one.tokens for one in asked):,}",
+        TextSpan(f"{told.tokens_today:,}" if told is not None else "-", "bad" if is_spent else ""),
+        f"{quota:,}" if quota is not None else "-",
+        seconds(ttft_s) if asked else "-",
         TextSpan(", ".join(filter(None, bad)), "warning"),
     ]
 

@@ -14,6 +14,7 @@ from molink.dashboard.pages.lending import cell_lenders, lending_text
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
 from molink.dashboard.pages.people import PEOPLE_COLUMNS
+from molink.findings.finding import KINDS
 from molink.findings.series import percentile, stage_key
 from molink.findings.stages import slow_stages
 from molink.report.cluster import RingLink, RingReport
@@ -174,25 +175,28 @@ def _cover(standby: NodeReport) -> str:
 
 def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     """Rows of the requests: live ones first, then those that have ended."""
-    return (_request_row(request, width, glyphs) for request in history.requests or ())
+    for request in history.requests or ():
+        known = history.keys.get(request.key_id or "")
+        user = known.name if known is not None and known.name else request.key_id or "no key"
+        yield _request_row(request, user, width, glyphs)
 
 
 @lru_cache(ROWS_KEPT)
-def _request_row(request: RequestReport, width: int, glyphs: Glyphs) -> Row:
+def _request_row(request: RequestReport, user: str, width: int, glyphs: Glyphs) -> Row:
     """A request that has ended stays the same object, and so does its row."""
-    cells = _request_cells(request, glyphs)
+    cells = _request_cells(request, user, glyphs)
     found_by = f"{request.id} {request.state} {request.key_id} {request.finish_reason}"
     return Row(table_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
 
 
-def _request_cells(request: RequestReport, glyphs: Glyphs) -> list[TextSpan | str]:
+def _request_cells(request: RequestReport, user: str, glyphs: Glyphs) -> list[TextSpan | str]:
     done, whole = request.prompt_tokens_done, request.prompt_tokens
     prompt = f"{done}/{whole}" if done < whole else str(whole)
     age_s = request.age_s if request.is_live else request.total_s
     failed = request.finish_reason == "error"
     state = request.state if request.is_live else (request.finish_reason or request.state)
     moved = f" moved {request.moves}x" if request.moves else ""
-    note = f"{request.key_id or 'no key'}{moved}{' ' + request.error if request.error else ''}"
+    note = f"{glyphs.text(user)}{moved}{' ' + request.error if request.error else ''}"
     ring = request.attempts[-1].number if request.attempts else None
     return [
         glyphs.text(request.id),
@@ -324,7 +328,7 @@ def _in_words(times: float | None) -> str:
 
 
 def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
-    """Rows of all that stands out, and since when."""
+    """Rows of all that stands out, since when, and what to do about it."""
     for standing in history.standing:
         one = standing.finding
         node = history.state.nodes_by_name.get(one.subject)
@@ -332,3 +336,5 @@ def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
         since = duration(history.at_s - standing.since_s)
         cells = [TextSpan(since, "dim"), TextSpan(glyphs.text(one.sentence), style)]
         yield Row(table_line(ALERTS, cells, width), node.id if node else one.id, one.sentence)
+        helps = TextSpan(glyphs.text(KINDS[one.kind].remedy), "dim")
+        yield Row(table_line(ALERTS, ["", helps], width), found_by=one.sentence)

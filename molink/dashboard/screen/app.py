@@ -23,7 +23,7 @@ from textual.widgets import Input
 from molink.dashboard.actions import Actions
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan
-from molink.dashboard.pages.panel import PANEL_LINES, finding_lines, header, panel_lines
+from molink.dashboard.pages.panel import finding_lines, header, panel_lines
 from molink.dashboard.screen.content import (
     Page,
     filter_line,
@@ -153,11 +153,12 @@ class DashboardApp(App[None]):
         notes = [self._source.note, "read-only" if self._is_read_only else ""]
         note = ", ".join(one for one in notes if one)
         self._show("#header", header(history, self._source.url, width, glyphs, self._zone, note))
-        self._show("#alerts", *finding_lines(history, width, ALERTS_MAX, glyphs))
-        self._show("#titles", *filter(None, [titles_of(page, width)]))
-        has_panel = page == Page(VIEWS[0])
-        self._show("#panel", *(panel_lines(history, width, glyphs) if has_panel else []))
-        self._draw_rows(has_panel=has_panel)
+        alerts = finding_lines(history, width, ALERTS_MAX, glyphs)
+        titles = [one for one in [titles_of(page, width)] if one]
+        panel = panel_lines(history, width, glyphs) if page == Page(VIEWS[0]) else []
+        for part, lines in (("#alerts", alerts), ("#titles", titles), ("#panel", panel)):
+            self._show(part, *lines)
+        self._draw_rows(2 + len((*alerts, *titles, *panel, *self._said)))
         self._draw_foot()
         self.call_after_refresh(self._draw_foot)  # How many rows are visible is known only then.
 
@@ -167,9 +168,8 @@ class DashboardApp(App[None]):
         )
         self._show("#foot", line)
 
-    def _draw_rows(self, *, has_panel: bool) -> None:
+    def _draw_rows(self, taken: int) -> None:
         width, height = self.size
-        taken = 3 + ALERTS_MAX + (PANEL_LINES if has_panel else 1)
         rows = page_rows(
             self._page,
             self.history,
@@ -183,7 +183,7 @@ class DashboardApp(App[None]):
         )
         self._rows.show(rows, has_cursor=self._page.has_cursor)
         kept = self._filter if self._page.kind == "view" else ""
-        of = len(page_rows(self._page, self.history, (width, height), self._glyphs)) if kept else 0
+        of = page_rows(self._page, self.history, (width, height), self._glyphs) if kept else ()
         self._show("#said", *self._said, *filter_line(kept, self._page.view, rows, of))
 
     def _show(self, part: str, *lines: Line) -> None:

@@ -173,12 +173,13 @@ def filter_pattern(wanted: str) -> re.Pattern[str]:
         return re.compile(re.escape(wanted), re.IGNORECASE)
 
 
-def filter_line(wanted: str, view: str, rows: Sequence[Row], of: int) -> list[Line]:
-    """Line that tells of a filter and what it leaves of so many rows; none without a filter."""
+def filter_line(wanted: str, view: str, rows: Sequence[Row], of: Sequence[Row]) -> list[Line]:
+    """Line that tells of a filter and what it leaves of all rows; none without a filter."""
     if not wanted:
         return []
-    left = f"  {sum(bool(row.key) for row in rows)} of {of} {view}; Esc shows all"
-    return [(TextSpan(f" /{wanted}", "accent"), TextSpan(left, "dim"))]
+    left, whole = (sum(bool(row.key) for row in some) for some in (rows, of))
+    told = f"  {left} of {whole} {view}; Esc shows all"
+    return [(TextSpan(f" /{wanted}", "accent"), TextSpan(told, "dim"))]
 
 
 def _filtered(rows: Sequence[Row], wanted: str) -> Sequence[Row]:

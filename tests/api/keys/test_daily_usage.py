@@ -10,6 +10,7 @@ from molink.api.keys.daily_usage import DAY_S, DAYS_KEPT, DayUsage, day_of, unti
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KEEP_ENDED_S, TOKENS_PER_DAY_MAX, KeyStore, KeyUsage
 from molink.errors import UserError
+from molink.report.requests import KeyReport
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()
 
@@ -85,6 +86,23 @@ async def test_a_quota_counts_what_is_written_and_what_is_not(tmp_path, store):
     assert keys.quota_left(key) == 0, "a restart would read the same"
     free, _ = store.create(NOON)
     assert keys.quota_left(free) is None
+    opened.close()
+
+
+async def test_who_watches_is_told_of_usable_keys_by_name(tmp_path, store):
+    opened = KeyStore.open(tmp_path)
+    keys = LiveKeys(opened, clock=Clock())
+    ben, _ = store.create(NOON, name="ben", tokens_per_day=100)
+    anna, _ = store.create(NOON, name="anna")
+    store.revoke(store.create(NOON, name="carl")[0].key_id, NOON)
+    with store.temporary_admin(NOON):
+        keys.usage(ben).answer_tokens = 30
+        assert keys.reports() == (
+            KeyReport(anna.key_id, "anna", 0),
+            KeyReport(ben.key_id, "ben", 30, 100),
+        )
+    await keys.settle(store)
+    assert [one.tokens_today for one in keys.reports()] == [0, 30]
     opened.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 from molink.control.messages.payloads import NodeWish
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.reports.cluster_report import NO_HEALTH, ring_report, service_report
-from molink.coordinator.reports.node_reports import nodes_report
+from molink.coordinator.reports.node_reports import UNHEARD, nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
@@ -42,6 +42,12 @@ def test_who_is_suspended_is_told_why():
     node = Node("a" * 16, presence=STOPPED, profile=PROFILE, suspended="It says far more.")
     (entry,) = nodes_report([node], {node.node_id: "would slow the ring"}, {}, {})
     assert (entry.reason, entry.state) == ("It says far more.", "lost")
+
+
+def test_who_was_lost_without_a_word_has_a_reason():
+    node = Node("a" * 16, presence=HERE, profile=PROFILE, lost=True)
+    (entry,) = nodes_report([node], {}, {}, {})
+    assert (entry.reason, entry.state) == (UNHEARD, "lost")
 
 
 def test_who_is_gone_is_not_who_never_came():

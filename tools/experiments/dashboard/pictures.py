@@ -99,6 +99,8 @@ PICTURES: Mapping[str, Picture] = {
     "requests": Picture(RECOVERED, ("3",)),
     "events": Picture(RECOVERED, ("5",)),
     "keys": Picture(STEADY, ("question_mark",)),
+    "wide": Picture(SLOW, size=(120, 40)),
+    "alerts": Picture(LOST, ("7",), (80, 24)),
     "found": Picture(_later(_first(_has("slow")), 8), (), (80, 24), "slow_pc"),
     "request": Picture(SLOWED, ("3", *["down"] * USERS, "enter"), (80, 24), "slow_pc"),
 }

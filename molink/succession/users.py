@@ -1,0 +1,66 @@
+"""Users of the coordinator that comes after this one: whoever asks this one for its model, or reads
+an answer that only it can know, is led on to it. Keys are checked here first, as for any request,
+and there again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from molink.api.body import REFUSED_BODY
+from molink.api.errors import ApiError
+from molink.control.registry.succession import Successor
+from molink.succession.forwarding import answer_of, forwarded
+
+MODELS_PATH = "/v1/models"
+
+ANSWER_PATHS = ("/generate/", "/v1/responses/")
+"""Below them answers are asked for by ids, of which each coordinator knows its own."""
+
+
+def users_led_on(successor: Callable[[], Successor | None]) -> Middleware:
+    """Middleware inside the check of keys: what this coordinator does not serve and its successor
+    does is answered by that."""
+
+    @web.middleware
+    async def led_on(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except ApiError as error:
+            after = successor() if error.status == 404 else None
+            if after is None or not _is_for(after, request):
+                raise
+            body = request.get(REFUSED_BODY)
+            return await forwarded(request, Path(after.folder), after.port, body)
+        if request.path == MODELS_PATH and (after := successor()) is not None:
+            return await _with_models_of(after, request, response)
+        return response
+
+    return led_on
+
+
+def _is_for(after: Successor, request: web.Request) -> bool:
+    """Whether a request that was answered with 404 may be the successor's."""
+    if (body := request.get(REFUSED_BODY)) is not None:
+        return json.loads(body).get("model") in after.models
+    if request.path.startswith(f"{MODELS_PATH}/"):
+        return request.match_info.get("model") in after.models
+    return request.method in ("GET", "DELETE") and request.path.startswith(ANSWER_PATHS)
+
+
+async def _with_models_of(
+    after: Successor, request: web.Request, response: web.StreamResponse
+) -> web.StreamResponse:
+    """The list of models with the successor's behind; as it is while that one is away."""
+    if not isinstance(response, web.Response) or response.body is None:
+        return response
+    told = json.loads(bytes(response.body))  # type: ignore[arg-type]
+    try:
+        where = Path(after.folder), after.port, request.method, request.path_qs, request.headers
+        async with answer_of(*where) as answer:
+            told["data"] += json.loads(await answer.read())["data"]
+    except (ApiError, ValueError, KeyError, TypeError):
+        return response
+    return web.json_response(told)

@@ -1,0 +1,94 @@
+"""A coordinator beside another: the copy of its cluster, and who gets its ports in the end."""
+
+import asyncio
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from molink.cli.main import cli
+from molink.cli.upkeep.taking_over import TakingOver, copy_cluster
+from molink.config.data_dir import only_one
+from molink.control.registry.registry import REVISIONS_LOST_MAX, Registry
+from molink.control.registry.succession import (
+    Successor,
+    moved_pcs,
+    set_moved,
+    set_successor,
+    successor_of,
+)
+from molink.coordinator.start import LOCK_FILE
+from molink.errors import UserError
+
+
+@pytest.fixture
+def old(tmp_path):
+    folder = tmp_path / "old"
+    with closing(Registry.open(folder)) as registry:
+        registry.url, registry.api_url = "https://home:8003", "http://home:8000"
+        set_successor(registry, Successor("x", 1, 1, ()))
+        set_moved(registry, ["a" * 16])
+    return folder
+
+
+def test_the_copy_is_of_the_same_cluster_and_numbers_its_orders_higher(old, tmp_path):
+    new = tmp_path / "new"
+    for _ in range(2):
+        copy_cluster(old, new)
+    with closing(Registry.open(old)) as before, closing(Registry.open(new)) as after:
+        assert after.coordinator.public == before.coordinator.public
+        assert REVISIONS_LOST_MAX < after.next_revision() < 2 * REVISIONS_LOST_MAX
+        assert successor_of(after) is None and not moved_pcs(after)
+        assert moved_pcs(before)
+
+
+def test_what_cannot_be_copied_is_refused(old, tmp_path):
+    with pytest.raises(UserError, match="another folder than --data-dir"):
+        copy_cluster(old, old)
+    with pytest.raises(UserError, match="There is no cluster"):
+        copy_cluster(tmp_path / "none", tmp_path / "new")
+    with closing(Registry.open(tmp_path / "other")) as other:
+        assert other.coordinator
+    with pytest.raises(UserError, match="holds another cluster"):
+        copy_cluster(old, tmp_path / "other")
+
+
+async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
+    old, tmp_path, monkeypatch
+):
+    copy_cluster(old, new := tmp_path / "new")
+    own, ports = Successor(str(new), 9000, 9003, ("new",)), asyncio.Queue()
+    known = asyncio.Event()
+    monkeypatch.setattr(
+        "molink.control.registry.succession.set_successor",
+        lambda *given: (set_successor(*given), known.set()),
+    )
+
+    async def listen(*given):
+        ports.put_nowait(given)
+
+    with closing(Registry.open(old)) as before, closing(Registry.open(new)) as registry:
+        with only_one("A coordinator", old / LOCK_FILE):
+            taking = asyncio.create_task(TakingOver(old, own, registry, listen).run())
+            async with asyncio.timeout(10):
+                await known.wait()
+            assert ports.empty()
+        async with asyncio.timeout(10):
+            assert await ports.get() == (8000, 8003)
+        with (
+            pytest.raises(UserError, match="runs with"),
+            only_one("A coordinator", old / LOCK_FILE),
+        ):
+            pass
+        taking.cancel()
+        await asyncio.wait([taking])
+        assert registry.url == "https://home:8003"
+        assert successor_of(before) == own, "a PC was moved: it comes back"
+
+
+def test_nobody_is_moved_without_another_coordinator(old):
+    with closing(Registry.open(old)) as registry:
+        set_successor(registry, None)
+    done = CliRunner().invoke(cli, ["node", "move", "anna", "--data-dir", str(old)])
+    assert isinstance(done.exception, UserError | SystemExit)
+    assert "No other coordinator stands beside" in f"{done.output}{done.exception}"

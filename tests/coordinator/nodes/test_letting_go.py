@@ -1,0 +1,54 @@
+"""PCs that go over to another coordinator: drained first, shut out once they hold nothing."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from molink.control.messages.assignment import Assignment
+from molink.control.registry.registry import Registry
+from molink.control.registry.succession import set_moved
+from molink.coordinator.nodes.letting_go import LettingGo
+from molink.coordinator.nodes.node_book import NodeBook
+
+
+@pytest.fixture
+def registry(tmp_path):
+    opened = Registry.open(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def going(registry):
+    out, told = [], []
+    access = SimpleNamespace(shut_out=out.append)
+    hub = SimpleNamespace(book=NodeBook(), registry=registry, access=access)
+    for name in ("a", "b"):
+        hub.book.node(name * 16)
+    made = LettingGo(hub, lambda node: told.append(node.node_id))
+    return SimpleNamespace(look=made.look, book=hub.book, out=out, told=told)
+
+
+def test_who_serves_is_drained_and_goes_when_its_ring_has_let_it(registry, going, monkeypatch):
+    node, stays = going.book.nodes["a" * 16], going.book.nodes["b" * 16]
+    node.assignment = Assignment.model_construct(command=SimpleNamespace(work=object()))
+    going.look()
+    assert not node.drained, "nobody was moved"
+    set_moved(registry, [node.pc])
+    for _ in range(2):
+        going.look()
+        assert node.drained and going.told == [node.node_id] and not going.out
+    assert node.wants == "pause" and stays.wants == "serve"
+    assert not going.book.drained, "an operator's order would keep it"
+    node.assignment = None
+    going.look()
+    assert going.out == [node.node_id] and set(going.book.nodes) == {stays.node_id}
+
+
+def test_who_comes_back_serves_again(registry, going):
+    set_moved(registry, ["a" * 16])
+    going.look()
+    set_moved(registry, [])
+    back = going.book.node("a" * 16)
+    going.look()
+    assert not back.drained and "a" * 16 in going.book.nodes
