@@ -55,6 +55,7 @@ class OwnerLimits:
     cache_disk_bytes: int | None = None
     lend_ram_bytes: int = 0
     lend_cpu_cores: int = 0
+    in_ranking: bool = False
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -293,6 +294,12 @@ KEYS = (
         number(0, 1024, "cores", whole=True),
         "Cores that attend to that KV, of which stages here get none; 0: nothing is lent.",
         "2",
+    ),
+    Key(
+        "in_ranking",
+        FLAG,
+        "Whether other owners who agree, too, see this PC's name and what it gave; you see theirs.",
+        "true",
     ),
 )
 """Keys in the order of the file."""
