@@ -31,7 +31,7 @@ BY_NAME = {
 }
 """Value by an option's whole name."""
 
-BY_TYPE: dict[type[click.ParamType], str] = {
+BY_TYPE: dict[type, str] = {
     type(click.INT): "N",
     click.IntRange: "N",
     type(click.FLOAT): "X",
