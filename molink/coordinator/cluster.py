@@ -27,7 +27,7 @@ from molink.coordinator.reports.cluster_news import ClusterNews
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger
 from molink.coordinator.reports.node_reports import contribution_report, nodes_report
-from molink.coordinator.reports.thanks import Thanks
+from molink.coordinator.reports.thanks import PeopleHelped
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
@@ -84,7 +84,7 @@ class Cluster:
     """What a later coordinator goes on with."""
     given_by: Callable[[str], ContributionReport]
     """What the PC with this id has given, with all devices."""
-    thanks: Thanks
+    thanks: PeopleHelped
     cell: CellOrders | None = None
     """Orders about cells; None: all nodes are here."""
 
@@ -142,17 +142,18 @@ def run_cluster(
     for work in (*map(service.go_on, unfinished), *kept):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
-    thanks = _thanks(hub.book, ledger)
-    service.request_log.watch(thanks.ended)
+    thanks = _thanks(hub.book, ledger, service)
     return Cluster(service, manager.rings, admin, news, live, given_by, thanks, cell)
 
 
-def _thanks(book: NodeBook, ledger: Ledger) -> Thanks:
+def _thanks(book: NodeBook, ledger: Ledger, service: ClusterService) -> PeopleHelped:
     def given() -> dict[str, int]:
         sums = ledger.all()
         return {node.name: sums[node.node_id].token_layers for node in book if node.node_id in sums}
 
-    return Thanks(lambda: {node.name: node.pc for node in book}, given)
+    helped = PeopleHelped(lambda: {node.name: node.pc for node in book}, given)
+    service.request_log.watch(helped.ended)
+    return helped
 
 
 def free_bytes(folder: Path) -> int | None:

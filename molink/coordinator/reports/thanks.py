@@ -42,7 +42,7 @@ class Helped:
 
 
 @dataclass(slots=True)
-class Thanks:
+class PeopleHelped:
     """Counter of people helped, by PC, from noon to noon."""
 
     pcs_by_name: Callable[[], Mapping[str, str]]

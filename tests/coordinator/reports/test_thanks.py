@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from molink.coordinator.reports import thanks as module
-from molink.coordinator.reports.thanks import AGREED_S, Thanks
+from molink.coordinator.reports.thanks import AGREED_S, PeopleHelped
 from molink.report.plain import to_plain
 from molink.report.requests import StageLayers
 from molink.serving.timeline import RequestTimeline
@@ -30,7 +30,7 @@ def clock():
 
 @pytest.fixture
 def thanks(clock):
-    return Thanks(lambda: PCS, lambda: GIVEN, clock)
+    return PeopleHelped(lambda: PCS, lambda: GIVEN, clock)
 
 
 def answered(thanks, key_id, *rings, tokens=3):
