@@ -22,9 +22,11 @@ from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.errors import ControlError, ErrorGuard, JoinRefusedError, StorageError
 from molink.report.nodes import ContributionReport
 from molink.report.plain import to_plain
+from molink.report.thanks import ThanksReport
 
 JOIN_PATH = "/agents/join"
 GIVEN_PATH = "/agents/given"
+THANKS_PATH = "/agents/thanks"
 ECHO_PATH = "/agents/echo"
 
 ECHO_BYTES_MAX = 4096
@@ -48,6 +50,10 @@ GivenBy = Callable[[str], ContributionReport]
 """Function that tells what the PC with this id has given, with all its devices."""
 
 
+ThanksFor = Callable[[str, bool], ThanksReport]
+"""Function that tells a PC how many people it has helped; whether its owner agrees to be named."""
+
+
 def create_agents_app(
     joining: Joins,
     offered: OfferedFiles,
@@ -57,14 +63,17 @@ def create_agents_app(
     *,
     drafter: OfferedFiles | None = None,
     bytes_per_s_max: float | None = None,
+    thanks_for: ThanksFor | None = None,
 ) -> web.Application:
     """The application where agents join, fetch the `offered` weights and those of a `drafter` (see
-    `add_weights_routes`), and are told what they have given."""
+    `add_weights_routes`), and are told what they have given and, with `thanks_for`, to whom."""
     app = web.Application(middlewares=[errors_in_shape], client_max_size=SEALED_BYTES_MAX)
     add_join_route(app, joining)
     routed = app, offered, pc_of_token, made_wait
     add_weights_routes(*routed, drafter=drafter, bytes_per_s_max=bytes_per_s_max)
     _add_given_route(app, pc_of_token, given_by)
+    if thanks_for is not None:
+        _add_thanks_route(app, pc_of_token, thanks_for)
     app.add_routes([web.post(ECHO_PATH, _echo)])
     app.add_routes([web.route("*", "/{path:.*}", _nothing_here)])
     return app
@@ -115,6 +124,16 @@ def _add_given_route(app: web.Application, pc_of_token: PcOfToken, given_by: Giv
         return web.json_response(to_plain(given_by(pc)))
 
     app.add_routes([web.get(GIVEN_PATH, given)])
+
+
+def _add_thanks_route(app: web.Application, pc_of_token: PcOfToken, thanks_for: ThanksFor) -> None:
+    """Serve `GET /agents/thanks`; with `?named=1` its owner agrees to be in the ranking."""
+
+    async def thanks(request: web.Request) -> web.Response:
+        pc = pc_that_asks(request, pc_of_token, "Whom a PC has helped is")
+        return web.json_response(to_plain(thanks_for(pc, request.query.get("named") == "1")))
+
+    app.add_routes([web.get(THANKS_PATH, thanks)])
 
 
 def _refusal(message: str, status: int) -> web.Response:

@@ -219,7 +219,7 @@ def _nothing_at(path: str) -> ApiError:
         return answers_not_kept()
     return ApiError(
         f"There is nothing at {path[:NAME_CHARS_SHOWN]}: try {TEXT_PATHS}, or /v1/models, "
-        "/generate, /tokenize, /health or /cluster.",
+        "/generate, /tokenize, /health, /cluster or /metrics; in a browser / and /docs.",
         status=404,
         code="not_found",
     )

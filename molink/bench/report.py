@@ -5,10 +5,11 @@ between one request's tokens after the first, `gap_s` every single gap between n
 of all requests that did not come together (its p99 shows the stutter that a mean hides),
 `latency_s` from sending to the end. `tokens_per_round` is how many tokens after the first came
 together, on average: more than one where the ring verifies drafts.
-Only finished requests count; failed ones are counted apart, and their tokens are not in
-`tokens_per_s`.
+Only finished requests count; failed ones are counted apart by the server's status, and their
+tokens are not in `tokens_per_s`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ from molink.bench.runner import RequestRecord
 from molink.json_object import JsonObject
 from molink.printable import printable
 from molink.workload.figures import SPREAD, TIME_LABELS, spread
+
+BROKEN_OFF = "broken off"
+"""Failure of a request that the server did not refuse: it could not be reached, or its answer ended
+too soon."""
 
 
 def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
@@ -43,8 +48,15 @@ def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
         "failed": len(errors),
         "generated_tokens": tokens,
         "wall_s": wall_s,
+        "failures": _failures(records),
         "first_error": errors[0] if errors else None,
     }
+
+
+def _failures(records: Sequence[RequestRecord]) -> dict[str, int]:
+    """How many failed, by HTTP status."""
+    failed = (str(one.status or BROKEN_OFF) for one in records if one.error is not None)
+    return dict(sorted(Counter(failed).items()))
 
 
 def _wall_s(records: Sequence[RequestRecord]) -> float:
@@ -67,13 +79,20 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     console.print(
         f"{report['tokens_per_s']:.1f} tokens/s: {report['generated_tokens']} tokens in "
         f"{report['wall_s']:.2f} s, {report['finished']} requests finished, "
-        f"{report['failed']} failed"
+        f"{report['failed']} failed{_by_status(report['failures'])}"
     )
+    if (each_s := report["tpot_s"]["mean"]) is not None:
+        console.print(f"{1 / each_s:.1f} tokens/s for each user, on average")
     if "goodput" in report:
         console.print(goodput_line(report["goodput"]))
     if report["first_error"]:
         error = printable(str(report["first_error"]))
         console.print(f"first error: {error}", style="red", markup=False)
+
+
+def _by_status(failures: dict[str, int]) -> str:
+    found = (f"{count} {name}" for name, count in failures.items())
+    return f" ({', '.join(found)})" if failures else ""
 
 
 def _print_turns(turns: JsonObject, console: Console) -> None:

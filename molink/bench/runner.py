@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from random import Random
 
-from molink.client.api_client import ApiClient
+from molink.client.api_client import ApiClient, RefusedError
 from molink.errors import UserError
 from molink.workload.trace import TraceRequest
 
@@ -108,6 +108,8 @@ class RequestRecord:
     token_ids: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     """Tokens of its prompt that were cached, as the server says."""
+    status: int | None = None
+    """HTTP status with which the server refused it; None: it did not."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -180,4 +182,5 @@ async def send(
                 record.cached_tokens = event["usage"]["prompt_tokens_details"]["cached_tokens"]
     except UserError as error:
         record.error = str(error)
+        record.status = error.status if isinstance(error, RefusedError) else None
     record.end_s = time.perf_counter()

@@ -25,6 +25,7 @@ from molink.cli.help.foreign_names import SAME_WORDS, foreign_option, foreign_wo
 from molink.errors import MolinkError
 from molink.printable import PrintableFormatter, printable
 from molink.terminal.command_line import EXIT_STOPPED, SentenceGroup, with_examples
+from molink.terminal.value_names import name_values
 
 EXIT_USER_ERROR = 2
 
@@ -47,6 +48,7 @@ MODULES = {
     "molink.cli.members": ("invite", "node"),
     "molink.cli.models.catalogue": ("models",),
     "molink.cli.models.plan": ("plan",),
+    "molink.cli.models.pull": ("pull",),
     "molink.cli.relay": ("relay",),
     "molink.cli.serve": ("serve",),
     "molink.cli.up": ("up",),
@@ -79,6 +81,7 @@ class MolinkGroup(SentenceGroup):
             return None
         command = point.load()
         assert isinstance(command, click.Command), f"{cmd_name} is no command"
+        name_values(command)
         return with_examples(command, cmd_name, EXAMPLES)
 
     def resolve_command(

@@ -6,6 +6,7 @@ list of nodes asks it, and does without if none answers.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from molink.errors import UserError
 from molink.printable import printable_line
 from molink.terminal.amounts import layers_text
 from molink.terminal.command_line import SentenceGroup, shown_option
+from molink.terminal.key_link import qr_code
 from molink.terminal.tables import (
     DATA_FOLDER,
     Row,
@@ -48,6 +50,7 @@ MOVED = "The coordinator that takes over from this one commands it."
 @click.option(
     "--url", help="Where agents reach the coordinator; without it as molink up said last."
 )
+@click.option("--qr", is_flag=True, help="Draw the command as a QR code, to carry it by phone.")
 @data_dir_option
 @click.pass_context
 def invite(
@@ -56,6 +59,7 @@ def invite(
     uses: int,
     name: str,
     url: str | None,
+    qr: bool,
     data_dir: str | None,
 ) -> None:
     """Print the command with which volunteers join; keep it as secret as a password."""
@@ -66,7 +70,10 @@ def invite(
     expires_s = duration_s("--expires", expires)
     with _registry(data_dir, make=url is not None) as registry:
         made = registry.make_invite(expires_s, uses, name, time.time(), url)
-    click.echo(f"molink agent join {made.text}")
+    line = f"molink agent join {made.text}"
+    click.echo(line)
+    if qr:
+        click.echo(qr_code(line), err=True)
     pcs = "One PC" if uses == 1 else f"{uses} PCs"
     until = f"{local_time(time.time() + expires_s):%Y-%m-%d %H:%M}"
     click.echo(
@@ -148,8 +155,10 @@ def forget_node(node: str, data_dir: str | None) -> None:
 @data_dir_option
 def remove_node(node: str, data_dir: str | None) -> None:
     """Throw a PC out with all its devices; its key is refused from now on, even with a new
-    invite."""
+    invite. At a terminal it is asked first."""
     with _registry(data_dir) as registry:
+        if _at_terminal():
+            click.confirm(f"Remove {printable_line(node)}, whose key is then refused?", abort=True)
         now = time.time()
         gone = registry.remove_node(node, now)
         devices = [one for one in registry.list_nodes() if one.pc == gone.node_id]
@@ -161,6 +170,11 @@ def remove_node(node: str, data_dir: str | None) -> None:
         click.echo(
             f"Its owner could join anew: molink invite revoke {gone.invite_id} prevents that."
         )
+
+
+def _at_terminal() -> bool:
+    """Whether a person can be asked; a script knows what it does."""
+    return sys.stdin.isatty()
 
 
 def live_nodes(url: str | None, data_dir: str | None) -> dict[str, Mapping[str, Any]] | None:

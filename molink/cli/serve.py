@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from molink.api.metrics.route import Metrics
     from molink.config.groups import ApiSettings, ModelSettings
     from molink.coordinator.cluster import Cluster
+    from molink.terminal.status_line import StatusLine
 
 WHERE = """\
 A chat, in a browser: {url}/
 For clients of OpenAI: {url}/v1
 All of it, live: molink dashboard --url {url}"""
 """What a person does next."""
+
+BEGUN = "Starting {model} on {nodes} stages: reading the model, some seconds."
 
 NODES_DEFAULT = 3
 """The smallest ring with a stage that is neither head nor tail."""
@@ -87,42 +90,54 @@ def users_app(
 
 async def _serve(settings: ServeSettings, watching: Watching) -> None:
     """Serve until cancelled. Raises StageError or UserError when no ring stands at first."""
+    from molink.api.server import check_port_free
+    from molink.cli.cluster_status import end_told
+
+    check_port_free(settings.host, settings.port)
+    shown = watching.status_line()
+    stages = settings.nodes * max(1, len(settings.roles))
+    if watching.shows_progress:
+        shown.hint(BEGUN.format(model=settings.served.model, nodes=stages))
+    async with AsyncExitStack() as stack:
+        with end_told(shown):
+            await _run(settings, watching, shown, stack)
+
+
+async def _run(
+    settings: ServeSettings, watching: Watching, shown: "StatusLine", stack: AsyncExitStack
+) -> None:
     from molink.api import start_api
     from molink.api.access import open_access
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
-    from molink.api.server import check_port_free
     from molink.cli.cluster_status import show_news, until_loaded
     from molink.cli.own_server import api_tls
     from molink.config.data_dir import data_dir
     from molink.coordinator.local.start import start_local
     from molink.terminal.tables import DATA_FOLDER
 
-    check_port_free(settings.host, settings.port)
     cors, directory = CorsRules.of(settings.api.cors_origins), data_dir(DATA_FOLDER)
-    async with AsyncExitStack() as stack:
-        access = await stack.enter_async_context(
-            open_access(
-                settings.host,
-                directory,
-                settings.api.allowed_hosts,
-                no_keys=settings.api.no_keys,
-                make=False,
-                cors=cors,
-            )
+    access = await stack.enter_async_context(
+        open_access(
+            settings.host,
+            directory,
+            settings.api.allowed_hosts,
+            no_keys=settings.api.no_keys,
+            make=False,
+            cors=cors,
         )
-        cluster = await stack.enter_async_context(start_local(settings))
-        metrics = Metrics(cluster.service)
-        await stack.enter_async_context(watching.recording(cluster, metrics))
-        await until_loaded(cluster, settings.nodes, shown=watching.shows_progress)
-        app = users_app(settings.api, settings.served, cluster, access, metrics, directory)
-        tls = api_tls(settings.api, directory, access)
-        runner = await start_api(app, settings.host, settings.port, tls, data_dir=directory)
-        stack.push_async_callback(runner.cleanup)
-        shown = watching.status_line()
-        scheme = "http" if tls is None else "https"
-        url = f"{scheme}://{settings.host}:{runner.addresses[0][1]}"
-        shown.result(f"ready {url}")
-        shown.hint(WHERE.format(url=url))
-        shown.hint(access.rules)
-        await show_news(cluster.news, shown, after_start=not watching.is_json)
+    )
+    cluster = await stack.enter_async_context(start_local(settings))
+    metrics = Metrics(cluster.service)
+    await stack.enter_async_context(watching.recording(cluster, metrics))
+    await until_loaded(cluster, settings.nodes, shown=watching.shows_progress)
+    app = users_app(settings.api, settings.served, cluster, access, metrics, directory)
+    tls = api_tls(settings.api, directory, access)
+    runner = await start_api(app, settings.host, settings.port, tls, data_dir=directory)
+    stack.push_async_callback(runner.cleanup)
+    scheme = "http" if tls is None else "https"
+    url = f"{scheme}://{settings.host}:{runner.addresses[0][1]}"
+    shown.result(f"ready {url}")
+    shown.hint(WHERE.format(url=url))
+    shown.hint(access.rules)
+    await show_news(cluster.news, shown, after_start=not watching.is_json)

@@ -32,11 +32,11 @@ INVITE_S = 24 * 3600.0
 INVITE_USES_MIN = 5
 """The printed invite is as `molink invite` makes them; for more PCs at a start, as many uses."""
 
-NEXT_STEP = """\
-Type that line, whole, on each PC that shall help; MoLink must be installed there. It lets {uses}
-PCs in within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends this in order; who
-has joined stays a member.
-"""
+NEXT_STEP = (
+    "Type that line, whole, on each PC that shall help; MoLink must be installed there. It lets "
+    "{uses} PCs in within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends this in "
+    "order; who has joined stays a member."
+)
 
 
 @click.command(cls=SectionedCommand, sections=SECTIONS)
@@ -64,12 +64,18 @@ def up(data_dir: str | None, public_host: str, watching: Watching, **options: An
 
 async def _up(settings: UpSettings, watching: Watching) -> None:
     """Run until cancelled by a signal. Raises ControlError when the broker refuses us."""
+    from molink.cli.cluster_status import end_told
+
     with watching.status_line() as shown:
         shown.status(f"Starting, and reading {settings.served.model}: some seconds.")
-        await _serve(settings, watching, shown)
+        async with AsyncExitStack() as stack:
+            with end_told(shown):
+                await _serve(settings, watching, shown, stack)
 
 
-async def _serve(settings: UpSettings, watching: Watching, shown: "StatusLine") -> None:
+async def _serve(
+    settings: UpSettings, watching: Watching, shown: "StatusLine", stack: AsyncExitStack
+) -> None:
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
     from molink.coordinator.start import start_coordinator
@@ -78,24 +84,21 @@ async def _serve(settings: UpSettings, watching: Watching, shown: "StatusLine") 
     if settings.replaces:
         await asyncio.to_thread(copy_cluster, Path(settings.replaces), settings.data_dir)
     cors = CorsRules.of(settings.api.cors_origins)
-    async with AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(
-            start_coordinator(settings, port, agents_port)
-        )
-        cluster = coordinator.cluster
-        access = await stack.enter_async_context(_access(settings, cors))
-        metrics = Metrics(cluster.service)
-        await stack.enter_async_context(watching.recording(cluster, metrics))
-        agents = await _start_agents_api(settings, coordinator, agents_port, stack)
-        users = await _start_users_api(settings, coordinator, access, metrics, port, stack)
-        if settings.replaces:
-            await _take_over(settings, coordinator, (users, agents), shown, stack)
-        _announce(coordinator.registry, settings, port, shown)
-        if access.hint is not None:
-            shown.hint(access.hint)
-        shown.hint(access.rules)
-        ready_url = settings.api_url(port) if settings.wait else None
-        await _show(cluster, ready_url, shown)
+    coordinator = await stack.enter_async_context(start_coordinator(settings, port, agents_port))
+    cluster = coordinator.cluster
+    access = await stack.enter_async_context(_access(settings, cors))
+    metrics = Metrics(cluster.service)
+    await stack.enter_async_context(watching.recording(cluster, metrics))
+    agents = await _start_agents_api(settings, coordinator, agents_port, stack)
+    users = await _start_users_api(settings, coordinator, access, metrics, port, stack)
+    if settings.replaces:
+        await _take_over(settings, coordinator, (users, agents), shown, stack)
+    _announce(coordinator.registry, settings, port, shown)
+    if access.hint is not None:
+        shown.hint(access.hint)
+    shown.hint(access.rules)
+    ready_url = settings.api_url(port) if settings.wait else None
+    await _show(cluster, ready_url, shown)
 
 
 def _ports(settings: UpSettings) -> tuple[int, int]:
@@ -148,6 +151,7 @@ async def _start_agents_api(
         coordinator.made_wait,
         drafter=None if drafter is None else await offer(drafter, public_name(drafter.name)),
         bytes_per_s_max=settings.weights_bytes_per_s,
+        thanks_for=lambda pc, agrees: cluster.thanks.report(pc, agrees=agrees),
     )
     app.middlewares.append(downloads_led_on(coordinator.registry))
     tls, kept = coordinator.agents_tls, settings.data_dir

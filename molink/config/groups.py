@@ -110,7 +110,7 @@ class ApiSettings:
         "from how soon an answer comes they can then tell what others have asked.",
     )
     queue_s: float = setting(
-        "--queue-s X",
+        "--queue-s SECONDS",
         WAIT_S,
         "Refuse requests (429) that are forecast to wait longer for their first token.",
         within=(0.0, QUEUE_S_MAX),
@@ -123,26 +123,26 @@ class ApiSettings:
         choices=[one.value for one in Routing],
     )
     ttft_target_s: float | None = setting(
-        "--ttft-target-s X",
+        "--ttft-target-s SECONDS",
         None,
         "Refuse requests (429) that are forecast to get their first token later.",
         within=(ABOVE_0, TTFT_TARGET_S_MAX),
     )
     tpot_target_ms: float | None = setting(
-        "--tpot-target-ms X",
+        "--tpot-target-ms MS",
         None,
         "Refuse requests (429) that are forecast to get further tokens more slowly.",
         within=(ABOVE_0, TPOT_TARGET_MS_MAX),
     )
     tbt_target_ms: float | None = setting(
-        "--tbt-target-ms X",
+        "--tbt-target-ms MS",
         None,
         "Refuse requests (429) that are forecast to get a longer gap between two tokens than this, "
         "but for the longest gaps (--tbt-percentile).",
         within=(ABOVE_0, TPOT_TARGET_MS_MAX),
     )
     tbt_percentile: float = setting(
-        "--tbt-percentile X",
+        "--tbt-percentile PERCENT",
         TBT_PERCENTILE,
         "Percentile of gaps between tokens that --tbt-target-ms, or tbt_target_ms of a request, is "
         "for.",
@@ -265,7 +265,7 @@ class RingSettings:
         typed=AUTO_OR_COUNT,
     )
     replay_log_bytes: int = setting(
-        "--replay-log-gb X",
+        "--replay-log-gb GB",
         REPLAY_LOG_BYTES,
         "Memory of each stage for rows that it has sent, from which a lost neighbour is "
         "replaced; requests beyond it are computed anew.",
@@ -353,7 +353,7 @@ class CacheSettings:
     """Room for cached KV beside the devices' memory, of all stages of this PC together."""
 
     cache_ram_bytes: int | None = setting(
-        "--cache-ram-gb auto|X",
+        "--cache-ram-gb auto|GB",
         None,
         "Memory of the PC, all stages together, for cached KV that a device has no room for; "
         "auto takes a part of what is idle when they load.",
@@ -361,7 +361,7 @@ class CacheSettings:
         typed=AUTO_OR_GIGABYTES,
     )
     cache_disk_bytes: int = setting(
-        "--cache-disk-gb X",
+        "--cache-disk-gb GB",
         0,
         "Disk for what that memory has no room for, encrypted; it is gone with the stages.",
         within=(0, CACHE_BYTES_MAX),

@@ -109,7 +109,7 @@ class ServeSettings:
         within=(16, COUNT_MAX),
     )
     upload_mbps: float | None = setting(
-        "--upload-mbps X",
+        "--upload-mbps MBPS",
         None,
         "Cap on everything that each node uploads, activations included.",
         within=(ABOVE_0, inf),

@@ -20,12 +20,14 @@ from molink.coordinator.audits.auditor import Auditor, AuditSettings
 from molink.coordinator.cell.lending import CellLending, NoLenders
 from molink.coordinator.cell.orders import CellOrders
 from molink.coordinator.nodes.hub import ControlHub
+from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.reports.cluster_news import ClusterNews
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.reports.ledger import Accounting, Ledger
 from molink.coordinator.reports.node_reports import contribution_report, nodes_report
+from molink.coordinator.reports.thanks import PeopleHelped
 from molink.coordinator.requests.audit_queue import AuditQueue
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
@@ -82,6 +84,7 @@ class Cluster:
     """What a later coordinator goes on with."""
     given_by: Callable[[str], ContributionReport]
     """What the PC with this id has given, with all devices."""
+    thanks: PeopleHelped
     cell: CellOrders | None = None
     """Orders about cells; None: all nodes are here."""
 
@@ -139,7 +142,18 @@ def run_cluster(
     for work in (*map(service.go_on, unfinished), *kept):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
-    return Cluster(service, manager.rings, admin, news, live, given_by, cell)
+    thanks = _thanks(hub.book, ledger, service)
+    return Cluster(service, manager.rings, admin, news, live, given_by, thanks, cell)
+
+
+def _thanks(book: NodeBook, ledger: Ledger, service: ClusterService) -> PeopleHelped:
+    def given() -> dict[str, int]:
+        sums = ledger.all()
+        return {node.name: sums[node.node_id].token_layers for node in book if node.node_id in sums}
+
+    helped = PeopleHelped(lambda: {node.name: node.pc for node in book}, given)
+    service.request_log.watch(helped.ended)
+    return helped
 
 
 def free_bytes(folder: Path) -> int | None:

@@ -15,8 +15,8 @@ from molink_scheduler.units import GIB, gib_text
 def print_plan(plan: Plan, model: str, console: Console) -> None:
     """A person's line; then a table and two sentences for each ring, and one for each standby."""
     print_line(console, person_line(plan))
-    for number, ring in enumerate(plan.rings):
-        console.print(_table(ring, f"{model}, ring {number}"))
+    for number, ring in enumerate(plan.rings, start=1):
+        console.print(_table(ring, f"{model}, planned ring {number} of {len(plan.rings)}"))
         for line in (*_ring_lines(plan, ring), *draft_lines(ring), *_fetch_lines(ring)):
             print_line(console, line)
     if len(plan.rings) > 1:

@@ -83,6 +83,15 @@ class WorkProgress:
         self._parts[part].done = done
         self._show(part)
 
+    def rename(self, name: str, part: int = 0) -> None:
+        """Something else is worked on from now on."""
+        if name == self._parts[part].name:
+            return
+        self._parts[part].name = name
+        if not self._bars.disable:
+            with suppress(*UNSHOWN):
+                self._bars.update(self._tasks[part], description=name)
+
     def _show(self, part: int) -> None:
         state, now_s = self._parts[part], self._clock()
         if not self._bars.disable:

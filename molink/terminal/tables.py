@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 
 import click
 
@@ -27,6 +28,20 @@ data_dir_option = click.option(
     metavar="FOLDER",
     help="Where the coordinator keeps its registry; without it $XDG_DATA_HOME/molink.",
 )
+STDOUT = Path("-")
+"""What stands for standard output where a file is named."""
+
+report_option = click.option(
+    "--json",
+    "json_file",
+    is_flag=False,
+    flag_value=str(STDOUT),
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="[FILE]",
+    help="As JSON, for programs; with a FILE there, beside the table.",
+)
+"""`--json` of what measures: alone as all other commands have it, or with a file."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 
 
@@ -58,6 +73,14 @@ def show_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         click.echo("  ".join(cells).rstrip())
+
+
+def write_report(path: Path, text: str) -> None:
+    """Write what `report_option` asks for. Raises OSError."""
+    if path == STDOUT:
+        click.echo(text)
+    else:
+        path.write_text(f"{text}\n")
 
 
 def _iso_time(time: datetime) -> str:

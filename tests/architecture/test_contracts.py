@@ -60,6 +60,7 @@ OPTIONS = {
         "--rings --json --key --kv --kv-host-tokens --lender-ms --weights --drafter --data-dir"
     ),
     "generate": "--url --key --max-tokens --temperature --top-p --top-k --seed --stop",
+    "pull": "--quiet",
     "relay": "--host --port --secret-file",
     "cache": "",
     "cache clear": "--url --key --data-dir",
@@ -74,7 +75,7 @@ OPTIONS = {
         "--profile --key "
         "--ttft-target-s --tpot-target-ms --tbt-target-ms --tbt-percentile"
     ),
-    "invite": "--expires --uses --name --url --data-dir",
+    "invite": "--expires --uses --name --url --qr --data-dir",
     "invite list": "--json --data-dir",
     "invite revoke": "--data-dir",
     "key": "",

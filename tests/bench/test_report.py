@@ -14,7 +14,7 @@ def test_report():
         RequestRecord(start_s=10.0, end_s=14.0, token_times_s=[11.0, 12.0, 13.5]),
         RequestRecord(start_s=10.5, end_s=12.0, token_times_s=[12.0]),
         RequestRecord(start_s=10.5, end_s=15.0, token_times_s=[11.0], error="lost"),
-        RequestRecord(start_s=11.0, end_s=11.5, error="later"),
+        RequestRecord(start_s=11.0, end_s=11.5, error="later", status=429),
     ]
     found = report(records)
     json.dumps(found, allow_nan=False)
@@ -25,6 +25,7 @@ def test_report():
     assert (found["generated_tokens"], found["wall_s"]) == (4, 5.0)
     assert found["tokens_per_s"] == pytest.approx(0.8)
     assert (found["finished"], found["failed"], found["first_error"]) == (2, 2, "lost")
+    assert found["failures"] == {"429": 1, "broken off": 1}
 
 
 def test_tokens_that_come_together_are_one_gap():

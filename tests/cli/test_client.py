@@ -134,12 +134,18 @@ def test_bench_prints_a_table_and_writes_json(url, tmp_path):
     assert report["settings"]["output_tokens"] == 5
 
 
+def test_json_alone_is_what_bench_prints(url):
+    out = run(bench, "--url", url, "--requests", 1, "--quiet", "--json")
+    assert json.loads(out)["finished"] == 1
+
+
 def test_bench_shows_the_first_error_and_fails_when_nothing_finished(url, service, tmp_path):
     service.unready_reason = "Stage 2 is loading."
     path = tmp_path / "load.json"
     with pytest.raises(UserError, match="no request finished: Stage 2 is loading"):
         run(bench, "--url", url, "--requests", 2, "--json", path)
-    assert json.loads(path.read_text())["failed"] == 2
+    report = json.loads(path.read_text())
+    assert (report["failed"], report["failures"]) == (2, {"503": 2})
 
 
 def test_bench_checks_its_file_before_the_load(url, service, tmp_path):

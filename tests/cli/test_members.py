@@ -24,6 +24,7 @@ from molink.control.private_file import private_socket
 from molink.control.registry.registry import Registry
 from molink.control.registry.succession import set_moved
 from molink.errors import UserError
+from molink.terminal.key_link import qr_code
 from molink.terminal.tables import duration_s, local_time, show_rows
 from tests.scripted_server import running
 
@@ -90,6 +91,22 @@ def test_an_invite_says_for_whom_and_how_long(registry):
     assert "One PC may join" in said and f"{local_time(listed.expires):%Y-%m-%d %H:%M}" in said
     assert f"molink invite revoke {listed.invite_id}" in said
     assert "5 PCs may join" in ran("invite").stderr
+
+
+@pytest.mark.parametrize(("typed", "removed"), [("y\n", True), ("n\n", False), ("", False)])
+def test_at_a_terminal_a_removal_is_asked_for(registry, monkeypatch, typed, removed):
+    join(registry, made())
+    monkeypatch.setattr("molink.cli.members._at_terminal", lambda: True)
+    result = CliRunner().invoke(cli, ["node", "remove", "attic"], input=typed)
+    assert (result.exit_code == 0) is removed
+    (node,) = registry.list_nodes()
+    assert (node.removed is not None) is removed
+
+
+def test_an_invite_may_be_carried_by_phone(registry):
+    result = ran("invite", "--qr")
+    assert qr_code(result.stdout.strip()) in result.stderr
+    assert Invite.parse(result.stdout)
 
 
 def test_a_removed_node_can_be_left_out_of_lists(registry):

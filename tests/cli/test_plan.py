@@ -42,7 +42,7 @@ def refused(*arguments):
 def test_rings_and_standbys_in_words(nodes):
     output = run("qwen-7b", "--nodes", nodes)
     flat = " ".join(output.split())
-    assert "qwen-7b, ring 0" in output
+    assert "qwen-7b, planned ring 1 of" in output
     assert "anna │ 0-9 │" in flat and "ben │ 10-31 │" in flat
     assert "Within 250 ms per token: 17 users at once, " in flat
     assert "Bottleneck: the memory of ben, full with 36,187 tokens." in flat
@@ -260,7 +260,7 @@ def test_a_gguf_file_is_planned_without_an_import(nodes, tmp_path):
     save_gguf("llama", tmp_path / "m.gguf")
     before = sorted(tmp_path.rglob("*"))
     output = run(tmp_path / "m.gguf", "--nodes", nodes)
-    assert "m.gguf, ring 0" in output
+    assert "m.gguf, planned ring 1 of" in output
     assert "What weights in gguf cost in quality was not measured" in " ".join(output.split())
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -229,7 +229,9 @@ def routes(app: web.Application) -> str:
 ROUTES = Codec("api-routes", routes)
 ROUTES.add(
     of_the_users_api=lambda: app_of(FakeService()),
-    of_the_agents_port=lambda: create_agents_app(Desk(), Shelf(True), {}.get, given),
+    of_the_agents_port=lambda: create_agents_app(
+        Desk(), Shelf(True), {}.get, given, thanks_for=lambda pc, agrees: {}
+    ),
 )
 
 CODECS = (SCHEMAS, ANSWERS, ROUTES)

@@ -70,6 +70,15 @@ def test_short_work_and_quiet_work_write_nothing():
     assert not written.getvalue()
 
 
+def test_a_part_may_go_on_to_something_else():
+    progress, written, clock = log(parts="stage 0 starts", total=1.0, unit="share")
+    with progress:
+        clock.now = 100.0
+        progress.rename("stage 0 loads")
+        progress.reach(0.5)
+    assert written.getvalue() == "stage 0 loads: 50%, 2 min left\n"
+
+
 def test_several_parts_share_a_line():
     progress, written, clock = log(parts=["stage 0", "stage [1]"], total=1.0, unit="share")
     with progress:

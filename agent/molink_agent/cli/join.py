@@ -30,11 +30,11 @@ NAME_CHARACTERS_MAX = 60
 INVITE_CHARACTERS_MAX = 10_000
 """An invite with a certificate's fingerprint has 500; line breaks do not matter."""
 
-NEXT_STEP = """\
-Let it run: it needs no more help. In another terminal `molink agent status` tells how it is and
-`molink agent pause` takes the PC back for a while. Ctrl-C ends it; later `molink agent run`
-starts it again, without an invite.
-"""
+NEXT_STEP = (
+    "Let it run: it needs no more help. In another terminal `molink agent status` tells how it is "
+    "and `molink agent pause` takes the PC back for a while. Ctrl-C ends it; later "
+    "`molink agent run` starts it again, without an invite."
+)
 LATER = "`molink agent run` lends this PC from now on, without an invite."
 OWN_DIRECTORY = "Give --data-dir {data_dir} to each of these commands, too."
 
@@ -196,7 +196,7 @@ def _greet(
     from molink_agent.probe.clock import clock_trouble
 
     shown.result(f"joined {membership.url} as {membership.name} ({membership.answer.node_id})")
-    shown.hint(NEXT_STEP.rstrip() if stays else LATER)
+    shown.hint(NEXT_STEP if stays else LATER)
     if data_dir:
         shown.hint(OWN_DIRECTORY.format(data_dir=data_dir))
     outdated = membership.answer.protocols.trouble(own_protocols().newest)
@@ -221,10 +221,13 @@ def _warn_of_nothing_lent(shown: "StatusLine", where: "Path", membership: "Membe
 
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
+    from molink.tasks import background_tasks
     from molink.terminal.status_line import StatusLine
     from molink_agent.daemon.process import run_agent
     from molink_agent.page.server import page_served
+    from molink_agent.thanks.told import ask_for_owner, keep_thanks
 
     with StatusLine() as shown:
-        async with page_served(where):
+        async with page_served(where), background_tasks() as tasks:
+            tasks.create_task(keep_thanks(where, lambda: ask_for_owner(where, membership)))
             await run_agent(where, pair, membership, shown)

@@ -17,6 +17,7 @@ from molink_scheduler.units import MB
 
 if TYPE_CHECKING:
     from molink_agent.daemon.given import GivenLedger, Night
+    from molink_agent.thanks.told import Thanks
 
 NIGHTS = 7
 
@@ -40,18 +41,21 @@ def report(nights: int, as_json: bool, data_dir: str | None) -> None:
     All figures are the coordinator's count.
     """
     from molink_agent.daemon.given import GIVEN_FILE
+    from molink_agent.thanks.told import Thanks
 
     where = directory(data_dir)
     if not (where / GIVEN_FILE).exists():  # What a PC gave outlives its membership.
         where = joined_directory(data_dir, "does it, or give --data-dir.")
     ledger = given_until_now(where, connected=True)
-    shown = ledger.nights[-nights:]
+    shown, thanks = ledger.nights[-nights:], Thanks.load(where)
     if as_json:
         entries = [night.model_dump(mode="json") for night in shown]
         totals = ledger.totals.model_dump() if ledger.totals is not None else None
-        click.echo(json.dumps({"nights": entries, "since_joined": totals}))
+        told = None if thanks is None else thanks.model_dump()
+        click.echo(json.dumps({"nights": entries, "since_joined": totals, "thanks": told}))
         return
-    for line in _lines(ledger, shown, model_layers(where)):
+    layers = model_layers(where)
+    for line in (*_lines(ledger, shown, layers), *_thanks_lines(thanks, layers)):
         click.echo(printable_line(line))
 
 
@@ -100,6 +104,16 @@ def _lines(ledger: "GivenLedger", shown: "Sequence[Night]", layers: int | None) 
         yield _row(night)
     if ledger.totals is not None:
         yield f"Since it joined: {given_text(ledger.totals.model_dump(), layers)}"
+
+
+def _thanks_lines(thanks: "Thanks | None", layers: int | None) -> Iterator[str]:
+    from molink_agent.thanks.words import ranking_lines, thanks_text
+
+    if sentence := thanks_text(thanks, datetime.now()):
+        yield sentence
+    if ranks := list(ranking_lines(thanks, layers)):
+        yield "Who gave most, of those who agree to be named:"
+        yield from ranks
 
 
 def _row(night: "Night") -> str:

@@ -37,6 +37,17 @@ class _ListenerHandler(logging.Handler):
         self._listener.event(record.getMessage())
 
 
+class _OwnerFormatter(PrintableFormatter):
+    """Lines for the owner, who reads what happened; warnings say whose they are, for reports of
+    bugs."""
+
+    _of_warnings = PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        is_warning = record.levelno >= logging.WARNING
+        return self._of_warnings.format(record) if is_warning else super().format(record)
+
+
 class _LogFile(logging.handlers.RotatingFileHandler):
     """Log that a full disk leaves with gaps, which ends and disturbs nothing."""
 
@@ -59,7 +70,7 @@ def logged(data_dir: Path, listener: StatusListener) -> Iterator[None]:
         raise UserError(
             f"{path} cannot be written ({error.strerror}): check its owner, or remove it."
         ) from None
-    file.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    file.setFormatter(_OwnerFormatter("%(asctime)s %(message)s"))
     handlers = (file, _ListenerHandler(listener))
     root = logging.getLogger()
     before = root.level

@@ -167,7 +167,7 @@ def ask_totals(membership: Membership | None) -> Totals | None:
     if membership is None:
         return None
     try:
-        given = json.loads(_answer_of_coordinator(membership))
+        given = json.loads(answer_of_coordinator(membership, GIVEN_PATH, ANSWER_BYTES_MAX))
         return Totals(**{key: given[key] for key in Totals.model_fields})
     except (UserError, OSError, HTTPException):
         return None
@@ -175,11 +175,13 @@ def ask_totals(membership: Membership | None) -> Totals | None:
         return None
 
 
-def _answer_of_coordinator(membership: Membership) -> bytes:
+def answer_of_coordinator(membership: Membership, path: str, bytes_max: int) -> bytes:
+    """The first bytes of what the coordinator tells this PC at a path. Raises UserError, OSError
+    or HTTPException where it cannot be asked."""
     source, url = membership.weights, urlsplit(membership.url)
     connection = HTTPSConnection(
         url.hostname or "", url.port, timeout=ANSWER_WITHIN_S, context=source.tls.ssl_context()
     )
     with closing(connection):
-        connection.request("GET", GIVEN_PATH, headers={"Authorization": f"Bearer {source.token}"})
-        return connection.getresponse().read(ANSWER_BYTES_MAX)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {source.token}"})
+        return connection.getresponse().read(bytes_max)

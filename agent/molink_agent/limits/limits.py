@@ -56,6 +56,7 @@ class OwnerLimits:
     lend_ram_bytes: int = 0
     lend_cpu_cores: int = 0
     lend_gpu_bytes: int = 0
+    in_ranking: bool = False
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -301,6 +302,12 @@ KEYS = (
         "Memory of a card that holds no stage, for KV of stages in this PC, and in confirmed ones "
         "of your LAN: the last card that device does not name, of several with auto the last.",
         "8",
+    ),
+    Key(
+        "in_ranking",
+        FLAG,
+        "Whether other owners who agree, too, see this PC's name and what it gave; you see theirs.",
+        "true",
     ),
 )
 """Keys in the order of the file."""

@@ -38,6 +38,10 @@ function show(state) {
     ? "Nothing is lent until you say so." : "What it is doing ends or moves to another PC.";
   byId("tonight").textContent = state.tonight
     ? `Since noon: ${state.tonight}. Thank you.` : "Nothing since noon yet.";
+  byId("thanks").textContent = state.thanks;
+  const ranks = state.ranking.map((text) => element("li", text));
+  byId("ranking").querySelector("ul").replaceChildren(...ranks);
+  byId("ranking").hidden = !ranks.length;
   byId("total").textContent = state.total ? `Since it joined: ${state.total}.` : "";
   showNights(state.nights);
   showLimits(state.limits);

@@ -34,6 +34,7 @@ from molink_agent.local_socket import ask_agent
 from molink_agent.page.orders import change_limit
 from molink_agent.page.view import PageView, page_view
 from molink_agent.status_text import ShownStatus
+from molink_agent.thanks.told import Thanks
 
 PAGE_FILE = "page.json"
 """Where the page is and what opens it; only the owner may read it."""
@@ -180,6 +181,7 @@ async def read_view(data_dir: Path) -> PageView:
         datetime.now(),
         paused=(data_dir / PAUSED_FILE).exists(),
         model_layers=None if model is None else model.layers,
+        thanks=Thanks.load(data_dir),
     )
 
 

@@ -10,6 +10,8 @@ from typing import Any, TypedDict
 from molink_agent.daemon.given import GivenLedger, Night, Totals, night_of
 from molink_agent.limits.limits import KEYS, OwnerLimits
 from molink_agent.status_text import ShownStatus, given_text, now_sentence
+from molink_agent.thanks.told import Thanks
+from molink_agent.thanks.words import ranking_lines, thanks_text
 
 NIGHTS_SHOWN = 14
 """Nights in the list: two weeks."""
@@ -47,6 +49,10 @@ class PageView(TypedDict):
     limits: list[LimitView]
     tonight: str
     """What was given since noon, in words."""
+    thanks: str
+    """People who were helped this evening, in a sentence; empty: nobody yet."""
+    ranking: list[str]
+    """Who gave most, a line each; of those who agree."""
     total: str
     nights: list[NightView]
     """Newest first, without those that gave nothing."""
@@ -60,6 +66,7 @@ def page_view(
     *,
     paused: bool,
     model_layers: int | None,
+    thanks: Thanks | None = None,
 ) -> PageView:
     """The body of GET /state at the local time `now`."""
     tonight = next((one for one in ledger.nights if one.begins == night_of(now)), None)
@@ -79,6 +86,8 @@ def page_view(
         "problems": list(_problems(status)),
         "limits": list(limit_views(limits)),
         "tonight": _given(tonight, model_layers),
+        "thanks": thanks_text(thanks, now),
+        "ranking": list(ranking_lines(thanks, model_layers)),
         "total": _given(ledger.totals, model_layers),
         "nights": nights,
     }

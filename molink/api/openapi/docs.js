@@ -36,6 +36,49 @@ function labelled(text, control) {
   return make("label", `${text} `, control);
 }
 
+// Paragraphs, with what stands between backticks as code; a long list of refused fields is folded.
+function described(text) {
+  return text.split("\n\n").map((paragraph) => {
+    const shown = make("p", "", ...paragraph.split("`").map(
+      (part, index) => index % 2 ? make("code", part) : part));
+    return paragraph.startsWith("Refused unless") ? make("details", "",
+      make("summary", "Fields that are refused"), shown) : shown;
+  });
+}
+
+function quoted(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+function asCurl(method, asked, body) {
+  const words = ["curl", "-N", quoted(location.origin + asked)];
+  if (method !== "GET") words.splice(2, 0, "-X", method);
+  if (document.getElementById("key").value.trim()) words.push("-H", '"Authorization: Bearer $MOLINK_API_KEY"');
+  if (body !== null) words.push("-H", quoted("Content-Type: application/json"), "-d", quoted(body));
+  return words.join(" ");
+}
+
+function curlFor(method, path, inputs, body) {
+  const shown = make("pre");
+  const folded = make("details", "", make("summary", "As a command"), shown);
+  folded.addEventListener("toggle", () => {
+    shown.textContent = asCurl(method, addressOf(path, inputs), body && body.value);
+  });
+  return folded;
+}
+
+// The path and query of an operation with what its form says, without headers.
+function addressOf(path, inputs) {
+  const query = new URLSearchParams();
+  let place = path;
+  for (const [parameter, input] of inputs) {
+    if (!input.value) continue;
+    if (parameter.in === "path") place = place.replace(`{${parameter.name}}`, encodeURIComponent(input.value));
+    else if (parameter.in === "query") query.set(parameter.name, input.value);
+  }
+  return query.size ? `${place}?${query}` : place;
+}
+
 function formFor(root, method, path, operation) {
   const inputs = [];
   const parts = [];
@@ -67,7 +110,7 @@ function formFor(root, method, path, operation) {
   shown.tabIndex = 0;
   shown.setAttribute("role", "log");
   shown.setAttribute("aria-label", `Answer of ${method} ${path}`);
-  const form = make("form", "", ...parts, send, stop, shown);
+  const form = make("form", "", ...parts, send, stop, curlFor(method, path, inputs, body), shown);
   let asked = null;
   stop.addEventListener("click", () => asked && asked.abort());
   form.addEventListener("submit", async (event) => {
@@ -86,20 +129,14 @@ function formFor(root, method, path, operation) {
 async function ask(method, path, inputs, body, shown, signal) {
   const headers = new Headers();
   const key = document.getElementById("key").value.trim();
-  const query = new URLSearchParams();
-  let place = path;
   shown.textContent = "…";
   try {
     if (key) headers.set("Authorization", `Bearer ${key}`);
     if (body !== null) headers.set("Content-Type", "application/json");
     for (const [parameter, input] of inputs) {
-      if (!input.value) continue;
-      if (parameter.in === "path") place = place.replace(`{${parameter.name}}`, encodeURIComponent(input.value));
-      else if (parameter.in === "query") query.set(parameter.name, input.value);
-      else headers.set(parameter.name, input.value);
+      if (input.value && parameter.in === "header") headers.set(parameter.name, input.value);
     }
-    const asked = query.size ? `${place}?${query}` : place;
-    const response = await fetch(asked, { method, headers, body, signal });
+    const response = await fetch(addressOf(path, inputs), { method, headers, body, signal });
     await show(response, shown);
   } catch (error) {
     shown.textContent += `\n${error.name === "AbortError" ? "Stopped." : error.message}`;
@@ -142,7 +179,7 @@ async function start() {
       if (!groups.has(tag)) groups.set(tag, make("section", "", make("h2", tag)));
       const name = `${method.toUpperCase()} ${path}`;
       const heading = make("summary", "", make("b", name), make("span", ` ${operation.summary}`));
-      const details = make("details", "", heading, make("p", operation.description));
+      const details = make("details", "", heading, ...described(operation.description));
       details.append(formFor(root, method.toUpperCase(), path, operation));
       groups.get(tag).append(details);
     }

@@ -16,6 +16,7 @@ from molink.terminal.command_line import (
     quiet_option,
     shown_option,
 )
+from molink.terminal.tables import STDOUT, report_option, write_report
 
 if TYPE_CHECKING:
     from molink.bench.load import Settings
@@ -96,12 +97,7 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
     default=99.0,
     help="Percentile of an answer's gaps that --tbt-target-ms is for.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the report to this file too.",
-)
+@report_option
 @click.option(
     "--profile",
     "profile_file",
@@ -136,7 +132,7 @@ def bench(
         raise UserError(f"{model} is not needed: the server at --url says what it serves.")
     targets = targets_of({name: settings.pop(name) for name in TARGETS})
     load = settings_from(settings, given)
-    if json_file is not None:
+    if json_file not in (None, STDOUT):
         _check_writable(json_file, "--json")
     _show(asyncio.run(_run_with_bar(load, targets, key, quiet=quiet)), json_file)
 
@@ -175,9 +171,10 @@ def _show(report: dict[str, Any], json_file: Path | None) -> None:
 
     from molink.bench.report import print_report
 
-    print_report(report, Console())
+    if json_file != STDOUT:
+        print_report(report, Console())
     if json_file is not None:
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(json_file, json.dumps(report, indent=2))
     if report.get("interrupted"):
         click.echo("Stopped before its end: these are the requests that had finished.", err=True)
         raise click.exceptions.Exit(EXIT_STOPPED)

@@ -28,7 +28,7 @@ EXAMPLES: Examples = {
         "molink import model.gguf --out model",
         "molink import plain --weights int4 --out rounded",
     ),
-    "invite": ("molink invite", "molink invite --uses 1 --expires 7d --name anna"),
+    "invite": ("molink invite", "molink invite --uses 1 --expires 7d --qr"),
     "invite list": ("molink invite list", "molink invite list --json"),
     "invite revoke": ("molink invite revoke anna", "molink invite revoke 0123456789abcdef"),
     "key create": (
@@ -51,6 +51,10 @@ EXAMPLES: Examples = {
     "plan": (
         "molink plan qwen-7b --nodes nodes.toml",
         f"molink plan --url {_SERVER}",
+    ),
+    "pull": (
+        "molink pull Qwen/Qwen2.5-0.5B-Instruct",
+        "molink pull Qwen/Qwen2.5-7B-Instruct --quiet",
     ),
     "relay": (
         "molink relay --port 8002 --secret-file secret",

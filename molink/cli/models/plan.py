@@ -81,7 +81,12 @@ PLAN_TIMEOUT_S = 30.0
     callback=lambda context, option, value: auto_or_count("--rings", value),
     help="Most rings; auto takes as many as serve the most users.",
 )
-@setting_option(ModelSettings, "kv_dtype")
+@setting_option(
+    ModelSettings,
+    "kv_dtype",
+    help="Format of the KV cache: auto has as many bits as activations, int8 holds twice the "
+    "tokens of 16 bits.",
+)
 @setting_option(RingSettings, "kv_host_tokens")
 @click.option(
     "--lender-ms",

@@ -97,7 +97,8 @@ def plan_sentence(number: int, plan: PlannedRing, stages: Sequence[AgentStage]) 
     sentence = f"ring {number} is planned: {', '.join(parts)}"
     if plan.forecast is None:
         return sentence
-    return f"{sentence}; forecast {plan.tokens_per_s:.1f} tokens/s for {plan.users} at once"
+    users = f"{plan.users} user{'s' * (plan.users != 1)} at once"
+    return f"{sentence}; forecast: {plan.tokens_per_s:.1f} tokens/s, {users}"
 
 
 def progress_sentence(

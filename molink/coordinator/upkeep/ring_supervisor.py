@@ -218,7 +218,7 @@ class RingSupervisor:
                 async with asyncio.timeout(OPEN_TIMEOUT_S):
                     await client.choose_codec(self.codec)
                 codec = client.codec
-                self._note("codec", f"packs activations as {codec.codec}: {codec.reason}")
+                self._note("codec", f"sends activations {codec.codec}: {codec.reason}")
                 self._serving = self._serving_ring(client)
                 self._take_requests()
                 elapsed_s = self.clock() - self._planned_at

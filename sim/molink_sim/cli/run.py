@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from molink.terminal.command_line import quiet_option
+from molink.terminal.tables import STDOUT, report_option, write_report
 from molink_sim.network.policies import POLICIES
 
 MILLISECONDS = 1e-3
@@ -53,10 +54,10 @@ MILLISECONDS = 1e-3
 @click.option("--span-tokens", type=int, help="Prompt tokens per batch, else as links allow.")
 @click.option("--kv-tokens", type=int, help="Most tokens of KV per stage, else what fits.")
 @click.option("--link-model", help="paced (as live) or ideal (quick, for many rings).")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+@report_option
 @click.option("--page", "page_path", type=click.Path(path_type=Path), help="Write an HTML report.")
 @quiet_option
-def run(json_path: Path | None, page_path: Path | None, quiet: bool, **options: Any) -> None:
+def run(json_file: Path | None, page_path: Path | None, quiet: bool, **options: Any) -> None:
     """Run one system under one load, and print times, totals and how busy everything was."""
     from rich.console import Console
 
@@ -70,9 +71,10 @@ def run(json_path: Path | None, page_path: Path | None, quiet: bool, **options: 
     with WorkProgress("simulated seconds", scenario.duration_s, quiet=quiet) as bar:
         outcome = simulate(scenario, bar.reach)
     found = summary(outcome)
-    print_summary(found, Console(), _title(options))
-    if json_path is not None:
-        json_path.write_text(to_json(found))
+    if json_file != STDOUT:
+        print_summary(found, Console(), _title(options))
+    if json_file is not None:
+        write_report(json_file, to_json(found).rstrip())
     if page_path is not None:
         write_run_page(page_path, outcome, title=_title(options), settings=options)
 

@@ -10,6 +10,7 @@ from molink.errors import UserError
 from molink_agent.cli import main
 from molink_agent.daemon.given import GIVEN_FILE, GivenLedger, Totals
 from molink_agent.data_files import MEMBERSHIP_FILE
+from molink_agent.thanks.told import Rank, Thanks
 
 EVENING = datetime(2026, 11, 21, 22, 0)
 TOTALS = Totals(uptime_s=7200, token_layers=1_234_567, bytes_sent=812_300_000)
@@ -63,7 +64,18 @@ def test_nothing_given_yet_says_where_to_look(home):
     assert run(home) == (
         "This PC has given nothing yet: `molink agent status` says what it waits for.\n"
     )
-    assert json.loads(run(home, "--json")) == {"nights": [], "since_joined": None}
+    nothing = {"nights": [], "since_joined": None, "thanks": None}
+    assert json.loads(run(home, "--json")) == nothing
+
+
+def test_whom_it_has_helped_is_said_behind_the_nights(home):
+    rank = Rank(name="anna", token_layers=8, is_you=True)
+    counts = {"people": 3, "answers": 41, "cluster_people": 5, "cluster_answers": 60}
+    Thanks(since_unix_s=datetime.now().timestamp(), ranking=(rank,), **counts).save(home)
+    said = run(home)
+    assert "this PC has helped 3 people with 41 answers" in said
+    assert said.endswith("named:\n1. anna (this PC): 8 tokens x layers\n")
+    assert json.loads(run(home, "--json"))["thanks"]["people"] == 3
 
 
 def test_a_ledger_that_cannot_be_read_stays_and_is_named(home):

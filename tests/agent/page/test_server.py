@@ -13,6 +13,7 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import PAUSED_FILE
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.page.server import PAGE_FILE, TOKEN_HEADER, PagePlace, page_served
+from molink_agent.thanks.told import Rank, Thanks
 from tests.agent.test_status_text import status
 
 STATUS = status(name="anna", limits_problem="", shortage="")
@@ -63,6 +64,17 @@ async def test_the_page_and_what_it_shows(tmp_path):
     assert list(shown) == [key.name for key in KEYS]
     assert shown["upload_mbps"] == 10 and shown["pause_on_game"] is True
     assert len(state["nights"]) == 1
+    assert state["thanks"] == "" and state["ranking"] == []
+
+
+async def test_who_was_helped_is_shown(tmp_path):
+    counts = {"people": 3, "answers": 41, "cluster_people": 5, "cluster_answers": 60}
+    rank = Rank(name="anna", token_layers=8, is_you=True)
+    Thanks(since_unix_s=datetime.now().timestamp(), ranking=(rank,), **counts).save(tmp_path)
+    async with page_of(tmp_path) as place, visitor(place) as http, http.get("/state") as answer:
+        state = (await answer.json())["state"]
+    assert "helped 3 people with 41 answers" in state["thanks"]
+    assert state["ranking"] == ["1. anna (this PC): 8 tokens x layers"]
 
 
 async def test_pause_and_resume(tmp_path):

@@ -80,6 +80,7 @@ AGENTS = {
     ("POST", "/agents/join"),
     ("POST", "/agents/echo"),
     ("GET", "/agents/given"),
+    ("GET", "/agents/thanks"),
     ("*", "/{path}"),
 }
 AGENTS |= {("GET", "/weights/manifest"), ("GET", "/weights/files/{name}")}
@@ -160,13 +161,19 @@ def typed(path):
     return path
 
 
+def agents_port():
+    """The port for agents, as `molink up` opens it."""
+    nobody = {"pc_of_token": lambda token: None, "given_by": lambda pc: {}}
+    return create_agents_app(Desk(), Shelf(True), **nobody, thanks_for=lambda pc, agrees: {})
+
+
 async def test_every_route_has_a_rule_here(tmp_path, monkeypatch, keys):
     """Who adds a route says here what it asks for."""
     assert routes_of(await app_of(Access(keys[1]), tmp_path, monkeypatch)) == ROUTES
     for rules, scope in ((INFERENCE, "inference"), (WATCH, "watch"), (ORDERS, "admin")):
         assert {scope_of(*route) for route in rules} == {scope}
     assert {scope_of(*route) for route in UNKNOWN} == {"admin"}, "what nobody has thought of"
-    agents = create_agents_app(Desk(), Shelf(True), lambda token: None, lambda pc: {})
+    agents = agents_port()
     assert routes_of(agents) == AGENTS
 
 
@@ -198,7 +205,7 @@ async def test_what_each_way_in_opens(tmp_path, monkeypatch, keys, name):
 async def test_no_key_of_the_api_opens_the_port_for_agents(keys, scope):
     store, _ = keys
     headers = {"Authorization": f"Bearer {store.create(1.0, scope=scope)[1]}"}
-    app = create_agents_app(Desk(), Shelf(True), lambda token: None, lambda pc: {})
+    app = agents_port()
     async with TestClient(TestServer(app)) as client:
         for method, path in sorted(AGENTS - {("*", "/{path}"), ("POST", ECHO_PATH)}):
             answer = await client.request(method, typed(path), headers=headers)

@@ -1,6 +1,7 @@
 """The page at /docs, in a real browser: it lists every operation, and a form sends one."""
 
 import json
+import shlex
 
 import pytest
 
@@ -70,6 +71,26 @@ async def test_a_stream_is_shown_while_it_comes_and_can_be_stopped(open_page):
     await form.get_by_role("button", name="Stop").click()
     await expect(answer).to_contain_text("Stopped.")
     await visit.service.closed.acquire()
+
+
+async def test_words_are_paragraphs_and_refused_fields_are_folded(open_page):
+    visit = await opened(open_page)
+    form = await operation(visit, "POST /v1/chat/completions")
+    refused = form.get_by_text("Fields that are refused")
+    await expect(refused).to_be_visible()
+    await expect(form.get_by_text("Refused unless they mean what is usual")).to_be_hidden()
+    assert "`" not in await form.locator("> p").first.inner_text()
+
+
+async def test_a_call_can_be_copied_as_a_command(open_page):
+    visit = await opened(open_page)
+    form = await operation(visit, "POST /v1/completions")
+    await form.get_by_label("Body").fill('{"prompt": "It\'s"}')
+    await form.get_by_text("As a command").click()
+    command = form.locator("details pre").first
+    await expect(command).to_contain_text("/v1/completions' -H 'Content-Type: application/json' -d")
+    await expect(command).to_contain_text("curl -N -X POST 'http")
+    assert shlex.split(await command.inner_text())[-1] == '{"prompt": "It\'s"}'
 
 
 async def test_a_key_is_sent_and_its_lack_is_told(open_page, tmp_path):

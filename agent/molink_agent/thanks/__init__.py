@@ -1,0 +1,1 @@
+"""Whom this PC has helped: asked of the coordinator, kept, and said in words."""
