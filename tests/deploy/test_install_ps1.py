@@ -160,14 +160,16 @@ def test_the_exit_code_of_every_program_is_looked_at():
     assert callers == {"Get-OutputOf", "Invoke-Wsl", "Install-Distribution", "Update-Wsl"}
     for name in callers - {"Get-OutputOf"}:
         body = text(functions()[name])
-        assert body.index("& wsl.exe") < body.index("$LASTEXITCODE")
+        looked = re.search(r"if \(\$(LASTEXITCODE|code) -(eq|ne) 0\)", body)
+        assert looked and body.index("& wsl.exe") < looked.start(), name
+        assert looked[1] == "LASTEXITCODE" or "$code = $LASTEXITCODE" in body, name
     readers = {
         function_around(one) for one in of_kind("command_name") if text(one) == "Get-OutputOf"
     }
     checked = {name for name in readers if "$LASTEXITCODE" in text(functions()[name])}
     assert readers - checked == ASKS_IN_VAIN_WITHOUT_HARM
-    names = {one for one in called() if "-" not in one}
-    assert names <= {"exit"} | {"wsl.exe"}, "a program is called without `&`"
+    plain = [one for one in of_kind("command") if not has(one, "command_invokation_operator")]
+    assert all("-" in text(child(one, "command_name")) for one in plain), "called without `&`"
 
 
 def test_no_variable_is_read_that_nothing_sets():
@@ -243,6 +245,7 @@ def test_what_it_keeps_is_enough_to_take_all_of_it_back(tmp_path):
             [sys.executable, "-S", "-m", "molink_agent.windows", "wslconfig", *words],
             capture_output=True,
             text=True,
+            cwd=tmp_path,  # Python looks there, too.
             env={
                 "PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'agent'}",
                 "HOME": str(tmp_path),

@@ -39,9 +39,9 @@ from molink.transport.paths.reach import Reach
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.relay.client import Pauses, RelayCaller, RelayReceiver
 from molink_agent.data_files import AgentOptions
+from molink_agent.limits.limits import DEVICES_MAX
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
-from molink_agent.windows.ports import MEASURING_PORTS
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class ListenAddress:
     def first_link_port(self) -> int:
         """Least port at which links listen: behind those of measurements; 0: any free one."""
         first = self.options.data_port
-        return first + MEASURING_PORTS if first else 0
+        return first + DEVICES_MAX if first else 0
 
     @property
     def local_host(self) -> str:
