@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from molink.cli.main import cli
 from molink.errors import UserError
-from tests.deploy.conftest import INSTALL
+from tests.deploy.conftest import INSTALL, SCRIPT_S_MAX
 from tests.deploy.test_install import locks, offline, runs, sources, write_wheel
 from tools.release import SUMS, sign, write_sums
 
@@ -73,7 +73,7 @@ def stopped_at(line, places):
             if said.startswith(line):
                 upgrade.send_signal(signal.SIGTERM)
                 break
-        _, errors = upgrade.communicate(timeout=60)
+        _, errors = upgrade.communicate(timeout=SCRIPT_S_MAX)
     return upgrade.returncode, errors
 
 
