@@ -145,7 +145,6 @@ function Get-LinuxPath([string]$WindowsPath) {
     return Get-FromLinux @('wslpath', '-a', '-u', $WindowsPath.Replace('\', '/'))
 }
 
-# What is installed, as Linux sees it.
 function Get-Source {
     if ($From) { return Get-LinuxPath (Resolve-Path $From).Path }
     return Get-LinuxPath (Split-Path -Parent $PSScriptRoot)
