@@ -26,10 +26,9 @@ $(STAMP): pyproject.toml sim/pyproject.toml constraints.txt
 # What runs, and nothing that tests, measures or writes documents.
 $(RUNS): pyproject.toml constraints.txt
 	@python=$(NEW_PYTHON) && "$$python" -m venv $(VENV)
-	@echo "Installing what MoLink runs with into $(VENV): a minute or two."
-	$(PIP) $(TORCH_INDEX:%=--index-url %) "torch==2.13.0"
-	$(PIP) -e .
-	touch $@
+	@echo "Installing what MoLink runs with into $(VENV): about a minute, more with an NVIDIA card."
+	@sh deploy/install_runs.sh $(BIN)/python $(TORCH_INDEX)
+	@touch $@
 
 test: lint types contracts tests
 

@@ -15,6 +15,9 @@ powershell -ExecutionPolicy Bypass -File windows\install.ps1
 
 .EXAMPLE
 powershell -ExecutionPolicy Bypass -File windows\install.ps1 -Uninstall
+
+.NOTES
+What takes it back is kept in %LOCALAPPDATA%\MoLink, so that the folder that this lies in may go.
 #>
 [CmdletBinding()]
 param(
@@ -29,7 +32,9 @@ param(
     # With -Uninstall: also the agent's key, its limits and the model weights.
     [switch]$Purge,
     # Do not ask before WSL is restarted.
-    [switch]$Yes
+    [switch]$Yes,
+    # Print what this knows of the PC as JSON, for molink agent doctor; changes nothing.
+    [switch]$Facts
 )
 
 Set-StrictMode -Version 2.0
@@ -42,6 +47,14 @@ $FirewallRule = 'MoLink'
 # What Windows calls the virtual machine of WSL.
 $WslCreator = '{40E0AC32-46A5-438A-A0B2-2B479E8F2E90}'
 $ExitUserError = 2
+
+# What -Uninstall and -Facts need, kept beside each other as they lie in a checkout.
+$KeptFolder = Join-Path $env:LOCALAPPDATA 'MoLink'
+$KeptFiles = @('windows\install.ps1', 'deploy\install.sh', 'molink\__init__.py',
+    'molink\errors.py', 'agent\molink_agent\__init__.py',
+    'agent\molink_agent\windows\__init__.py', 'agent\molink_agent\windows\__main__.py',
+    'agent\molink_agent\windows\logon_task.py', 'agent\molink_agent\windows\ports.py',
+    'agent\molink_agent\windows\steps.py', 'agent\molink_agent\windows\wslconfig.py')
 
 # One sentence for a person, and the exit code that the whole project uses for it.
 function Stop-WithSentence([string]$Sentence) {
@@ -56,6 +69,12 @@ function Get-OutputOf([string]$Program, [string[]]$Arguments) {
     $lines = & $Program @Arguments 2>$null
     # The wsl.exe that came with Windows 10 writes UTF-16 whatever it is told.
     return ($lines -join "`n").Replace("`0", '')
+}
+
+# Runs wsl.exe where one sees what it says; the exit code of what it ran decides.
+function Invoke-Wsl([string]$Failed, [string[]]$Arguments) {
+    & wsl.exe @Arguments
+    if ($LASTEXITCODE -ne 0) { Stop-WithSentence "$Failed (exit code $LASTEXITCODE)." }
 }
 
 # ---- before there is a Linux -------------------------------------------------------------------
@@ -110,10 +129,8 @@ function Install-Distribution {
 # ---- inside the Linux --------------------------------------------------------------------------
 
 function Invoke-InLinux([string[]]$Command) {
-    & wsl.exe -d $Distribution --exec @Command
-    if ($LASTEXITCODE -ne 0) {
-        Stop-WithSentence "This failed inside ${Distribution}: $($Command -join ' ')"
-    }
+    Invoke-Wsl "This failed inside ${Distribution}: $($Command -join ' ')" `
+        (@('-d', $Distribution, '--exec') + $Command)
 }
 
 function Get-FromLinux([string[]]$Command) {
@@ -128,7 +145,6 @@ function Get-LinuxPath([string]$WindowsPath) {
     return Get-FromLinux @('wslpath', '-a', '-u', $WindowsPath.Replace('\', '/'))
 }
 
-# What is installed, as Linux sees it.
 function Get-Source {
     if ($From) { return Get-LinuxPath (Resolve-Path $From).Path }
     return Get-LinuxPath (Split-Path -Parent $PSScriptRoot)
@@ -191,16 +207,32 @@ function Get-FreeDisk {
     return [math]::Floor($free / 1000000000)
 }
 
+function Get-MemoryGB {
+    $bytes = (Get-CimInstance -ClassName Win32_ComputerSystem).TotalPhysicalMemory
+    return [math]::Floor($bytes / 1000000000)
+}
+
+# Facts about this PC by the names of the options of "molink_agent.windows plan".
+function Get-Facts {
+    return [ordered]@{
+        'build' = "$(Get-WindowsBuild)"
+        'virtualisation' = if (Test-Virtualisation) { 'on' } else { 'off' }
+        'wsl-version' = Get-WslVersion
+        'distribution' = $Distribution
+        'distribution-wsl' = Get-DistributionWsl
+        'task-registered' = if (Test-Task) { 'yes' } else { 'no' }
+        'runs-as' = [Security.Principal.WindowsIdentity]::GetCurrent().Name
+        'logged-on' = Get-LoggedOn
+        'nvidia-driver' = Get-NvidiaDriver
+        'sleeps-after-s' = "$(Get-SleepSeconds)"
+        'free-disk-gb' = "$(Get-FreeDisk)"
+    }
+}
+
 function Get-Steps {
-    $virtualisation = if (Test-Virtualisation) { 'on' } else { 'off' }
-    $registered = if (Test-Task) { 'yes' } else { 'no' }
-    $question = @('plan', '--build', "$(Get-WindowsBuild)", '--virtualisation', $virtualisation,
-        '--wsl-version', (Get-WslVersion), '--distribution', $Distribution,
-        '--distribution-wsl', (Get-DistributionWsl), '--wslconfig', (Get-WslConfigPath),
-        '--task-registered', $registered,
-        '--runs-as', [Security.Principal.WindowsIdentity]::GetCurrent().Name,
-        '--logged-on', (Get-LoggedOn), '--nvidia-driver', (Get-NvidiaDriver),
-        '--sleeps-after-s', "$(Get-SleepSeconds)", '--free-disk-gb', "$(Get-FreeDisk)")
+    $known = Get-Facts
+    $question = @('plan', '--wslconfig', (Get-WslConfigPath))
+    foreach ($name in $known.Keys) { $question += "--$name=$($known[$name])" }
     return (Get-FromLinux (Get-AskCommand $question) | ConvertFrom-Json).steps
 }
 
@@ -214,31 +246,71 @@ function Restart-Wsl {
             return
         }
     }
-    & wsl.exe --shutdown
+    Invoke-Wsl 'WSL could not be restarted: restart Windows, then run this again' @('--shutdown')
 }
 
 # With mirrored networking Windows' Hyper-V firewall drops what comes from outside, without a word.
-function Test-FirewallRule {
-    if (-not (Get-Command New-NetFirewallHyperVRule -ErrorAction SilentlyContinue)) { return $true }
-    return [bool](Get-NetFirewallHyperVRule -Name $FirewallRule -ErrorAction SilentlyContinue)
+# Ports that our rule lets through, or: none, not told, no firewall (an older Windows).
+function Get-FirewallPorts {
+    if (-not (Get-Command Get-NetFirewallHyperVRule -ErrorAction SilentlyContinue)) {
+        return 'no firewall'
+    }
+    try {
+        $rule = Get-NetFirewallHyperVRule -Name $FirewallRule -ErrorAction Stop
+    } catch {
+        if ($_.CategoryInfo.Category -eq 'ObjectNotFound') { return 'none' }
+        return 'not told'
+    }
+    return "$($rule.LocalPorts -join ',')"
+}
+
+function Remove-FirewallRule {
+    if (Get-Command Remove-NetFirewallHyperVRule -ErrorAction SilentlyContinue) {
+        Remove-NetFirewallHyperVRule -Name $FirewallRule -ErrorAction SilentlyContinue
+    }
 }
 
 function Request-Inbound {
-    if (Test-FirewallRule) { return }
+    $ports = Get-FromLinux (Get-AskCommand @('ports'))
+    $now = Get-FirewallPorts
+    if (@('no firewall', $ports) -contains $now) { return }
     if (-not $Yes) {
         Write-Host "Windows' Hyper-V firewall keeps neighbours out of WSL: they use the relay then."
-        $answer = Read-Host 'Let other PCs reach TCP ports that are open in WSL? [y/N]'
+        $answer = Read-Host "Let other PCs reach TCP ports $ports of WSL, the agent's? [y/N]"
         if ($answer -notmatch '^[yY]') { return }
     }
+    Remove-FirewallRule
     New-NetFirewallHyperVRule -Name $FirewallRule -DisplayName 'MoLink agent' -Direction Inbound `
-        -VMCreatorId $WslCreator -Protocol TCP -Action Allow | Out-Null
+        -VMCreatorId $WslCreator -Protocol TCP -LocalPorts $ports -Action Allow | Out-Null
+}
+
+# An update that fails is no end: what follows needs a newer WSL only for mirrored networking.
+function Update-Wsl {
+    & wsl.exe --update
+    if ($LASTEXITCODE -eq 0) { return }
+    Write-Host "WSL was not updated (exit code $LASTEXITCODE): neighbours may need the relay."
+}
+
+function Convert-Distribution {
+    Invoke-Wsl "$Distribution was not moved to WSL2" @('--set-version', $Distribution, '2')
 }
 
 function Install-Packages {
     $run = @('-d', $Distribution, '-u', 'root', '--exec', 'apt-get')
-    & wsl.exe @run update
-    & wsl.exe @run install -y python3-venv python3-dev gcc
-    if ($LASTEXITCODE -ne 0) { Stop-WithSentence "apt-get failed inside $Distribution." }
+    $failed = "apt-get failed inside $Distribution"
+    Invoke-Wsl $failed ($run + @('update'))
+    Invoke-Wsl $failed ($run + @('install', '-y', 'python3-venv', 'python3-dev', 'gcc'))
+}
+
+# What takes all of this back when the folder with this script has gone.
+function Save-KeptFiles {
+    $source = Split-Path -Parent $PSScriptRoot
+    if ($source -eq $KeptFolder) { return }
+    foreach ($file in $KeptFiles) {
+        $target = Join-Path $KeptFolder $file
+        New-Item -ItemType Directory -Force -Path (Split-Path -Parent $target) | Out-Null
+        Copy-Item -Path (Join-Path $source $file) -Destination $target -Force
+    }
 }
 
 # The script for Linux, which lies beside this one's folder.
@@ -263,8 +335,8 @@ function Invoke-Step($Step) {
     switch ($Step.do) {
         'stop' { exit $ExitUserError }
         'note' { }
-        'update-wsl' { & wsl.exe --update }
-        'convert-distribution' { & wsl.exe --set-version $Distribution 2 }
+        'update-wsl' { Update-Wsl }
+        'convert-distribution' { Convert-Distribution }
         'set-mirrored' { Invoke-InLinux (Get-AskCommand @('wslconfig', (Get-WslConfigPath))) }
         'restart-wsl' { Restart-Wsl }
         'install-packages' { Install-Packages }
@@ -280,6 +352,8 @@ function Show-Next {
     Write-Host "    wsl -d $Distribution --exec bash -lc 'molink agent join'"
     Write-Host 'From your next logon on the agent starts by itself; to start it now:'
     Write-Host "    Start-ScheduledTask -TaskName '$TaskName'"
+    Write-Host 'This folder may go. To remove MoLink, as administrator:'
+    Write-Host "    powershell -ExecutionPolicy Bypass -File $KeptFolder\windows\install.ps1 -Uninstall"
 }
 
 function Install-All {
@@ -291,6 +365,7 @@ function Install-All {
     }
     foreach ($step in Get-Steps) { Invoke-Step $step }
     if (-not $Check) {
+        Save-KeptFiles
         Request-Inbound
         Show-Next
     }
@@ -302,17 +377,24 @@ function Uninstall-All {
         Stop-ScheduledTask -TaskName $TaskName
         Unregister-ScheduledTask -TaskName $TaskName -Confirm:$false
     }
-    if (Get-Command Remove-NetFirewallHyperVRule -ErrorAction SilentlyContinue) {
-        Remove-NetFirewallHyperVRule -Name $FirewallRule -ErrorAction SilentlyContinue
-    }
+    Remove-FirewallRule
     if ((Get-Distributions) -contains $Distribution) {
         $options = @('--uninstall')
         if ($Purge) { $options += '--purge' }
-        Invoke-InLinux (@('sh', (Get-LinuxInstaller)) + $options)
         Invoke-InLinux (Get-AskCommand @('wslconfig', (Get-WslConfigPath), '--remove'))
+        Invoke-InLinux (@('sh', (Get-LinuxInstaller)) + $options)
         Write-Host "WSL and $Distribution stay; to remove the distribution with all that is in it:"
         Write-Host "    wsl --unregister $Distribution"
     }
+    if (Test-Path $KeptFolder) { Remove-Item -Path $KeptFolder -Recurse -Force }
 }
 
-if ($Uninstall) { Uninstall-All } else { Install-All }
+# As one line of ASCII: the agent's Python decides what is well.
+function Show-Facts {
+    $known = Get-Facts
+    $known['firewall-ports'] = Get-FirewallPorts
+    $known['memory-gb'] = Get-MemoryGB
+    Write-Output ($known | ConvertTo-Json -Compress)
+}
+
+if ($Facts) { Show-Facts } elseif ($Uninstall) { Uninstall-All } else { Install-All }

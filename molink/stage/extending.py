@@ -71,7 +71,9 @@ class Extender:
             more = replace(more, sent=SentLog(old.packing, old.dtype, old.bytes_max, old.rows_max))
         if layers.is_head and not present.layers.is_head:
             name = f"layers {layers.layers.start}-{layers.layers.stop}"
-            links = StageLinks.bind(name, load.address, True, self.report, load.keys)
+            links = StageLinks.bind(
+                name, load.address, True, self.report, load.keys, load.first_port
+            )
             self.steer(self.cache.steered(links.handle))
             more = replace(more, links=links)
         if layers.is_tail and not present.layers.is_tail:

@@ -100,15 +100,18 @@ class StageLinks:
         is_head: bool,
         report: Callable[[Fact], None],
         keys: CurveKeys | None = None,
+        first_port: int = 0,
     ) -> "StageLinks":
         """Listen for the neighbours that will connect, before the ring is known; with `keys`,
-        encrypted."""
+        encrypted; with `first_port`, at the LINK_PORTS ports from there on."""
         inbox: queue.SimpleQueue[ArrivedMessage | None] = queue.SimpleQueue()
         roles = (FROM_TAIL, FROM_COORDINATOR) if is_head else (FROM_STAGE,)
         stage = cls(name, inbox, report)
         calls = inbox.put, stage._on_failure
         quiet = stage.fell_silent.set
-        stage._links = ProcessLinks.bind(name, host, roles, *calls, keys, on_quiet=quiet)
+        stage._links = ProcessLinks.bind(
+            name, host, roles, *calls, keys, on_quiet=quiet, first_port=first_port
+        )
         serving, silence = stage._serving_links, stage._on_shadow_silence
         stage.shadow = ShadowLink(stage._links, stage._budget, serving, silence)
         return stage

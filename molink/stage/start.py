@@ -69,7 +69,7 @@ def start_stage(
     layers = engine.prepare(load, progress_to(report))
     drafters, add_drafter = _drafting(new_engine, load, layers)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
-    links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys)
+    links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys, load.first_port)
     identity = kv_identity(load, layers)
     pair_of = partial(paired, load, layers)
     stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity, pair_of)

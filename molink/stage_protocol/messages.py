@@ -100,6 +100,8 @@ class LoadStage:
     card; empty: KV lies with the weights."""
     pairing: Pairing | None = None
     """Its end of the hand-over of KV between two rings; None: it has none."""
+    first_port: int = 0
+    """Least of the LINK_PORTS ports at which its links listen; 0: any free ones."""
 
 
 @dataclass(frozen=True, slots=True)

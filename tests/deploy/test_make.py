@@ -60,3 +60,84 @@ def test_make_stops_before_it_makes_anything(old_python, tmp_path):
     )
     assert done.returncode == 2 and "MoLink needs Python 3.11 or newer" in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+class Installing:
+    """What `make demo` asks uv or pip for, where both only write that down."""
+
+    def __init__(self, folder):
+        self.bin = folder / "bin"
+        self.asked = folder / "asked"
+        self.bin.mkdir()
+        for name in ("sh", "dirname"):
+            (self.bin / name).symlink_to(shutil.which(name))
+        self.fake("uname", "case $1 in -s) echo Linux ;; -m) echo x86_64 ;; esac")
+        self.fake("python", self.notes("pip"))
+
+    def notes(self, name, fails_at="never"):
+        return f'echo {name} "$@" >>{self.asked}\ncase "$*" in *{fails_at}*) exit 1 ;; esac'
+
+    def fake(self, name, script):
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def run(self, *words):
+        done = subprocess.run(
+            ["sh", ROOT / "deploy" / "install_runs.sh", self.bin / "python", *words],
+            env={"PATH": str(self.bin)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        asked = self.asked.read_text().splitlines()
+        return done, [one.replace(str(self.bin), "") for one in asked]
+
+
+CPU = "https://download.pytorch.org/whl/cpu"
+
+
+@pytest.fixture
+def installing(tmp_path):
+    return Installing(tmp_path)
+
+
+def test_the_demo_is_installed_by_uv_with_a_torch_without_cuda(installing):
+    installing.fake("uv", installing.notes("uv"))
+    done, asked = installing.run()
+    first = "uv pip install --quiet --python /python --constraint constraints.txt"
+    assert done.returncode == 0, done.stderr
+    assert asked == [
+        f"{first} --no-deps --index-url {CPU} torch==2.13.0",
+        f"{first} torch==2.13.0 --editable .",
+    ]
+
+
+def test_uv_is_fetched_and_where_that_fails_pip_does_it(installing):
+    done, asked = installing.run()
+    assert "uv>=0.9" in asked[0], "it would be beside Python"
+    installing.asked.unlink()
+    installing.fake("python", installing.notes("pip", fails_at="uv"))
+    done, asked = installing.run()
+    assert done.returncode == 0 and len(asked) == 3
+    assert asked[-1].endswith("install --constraint constraints.txt torch==2.13.0 --editable .")
+
+
+def test_with_a_card_torch_comes_with_cuda(installing):
+    installing.fake("uv", installing.notes("uv"))
+    installing.fake("nvidia-smi", "")
+    assert [one for one in installing.run()[1] if "index" in one] == []
+    named = installing.run("https://else.where/simple")[1]
+    assert "--index-url https://else.where/simple torch==2.13.0" in named[-2]
+
+
+def test_an_index_that_does_not_answer_is_no_end(installing):
+    installing.fake("uv", installing.notes("uv", fails_at=CPU))
+    done, asked = installing.run()
+    assert done.returncode == 0 and "does not answer" in done.stdout and len(asked) == 2
+
+
+def test_packages_that_cannot_be_had_are_the_end(installing):
+    installing.fake("uv", installing.notes("uv", fails_at="editable"))
+    assert installing.run()[0].returncode != 0

@@ -1,6 +1,7 @@
 """A release that is built, signed, installed over HTTP and upgraded; and what is no release."""
 
 import shutil
+import signal
 import subprocess
 import threading
 from functools import partial
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from molink.cli.main import cli
 from molink.cli.upgrade import order_of_starts
 from molink.errors import UserError
-from tests.deploy.conftest import INSTALL
+from tests.deploy.conftest import INSTALL, SCRIPT_S_MAX
 from tests.deploy.test_install import locks, offline, runs, sources, write_wheel
 from tools.release import SUMS, sign, write_sums
 
@@ -63,6 +64,20 @@ def signing(offline):
     return sandbox, environment
 
 
+def stopped_at(line, places):
+    """Exit code and words of an upgrade that is ended while it does what this line announces."""
+    command = ["sh", str(INSTALL), "--upgrade"]
+    with subprocess.Popen(
+        command, env=places, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as upgrade:
+        for said in upgrade.stdout:
+            if said.startswith(line):
+                upgrade.send_signal(signal.SIGTERM)
+                break
+        _, errors = upgrade.communicate(timeout=SCRIPT_S_MAX)
+    return upgrade.returncode, errors
+
+
 def test_a_release_is_installed_and_upgraded(signing, release, keys):
     (sandbox, environment), (folder, url, publish) = signing, release
     publish("9.8.7")
@@ -88,6 +103,11 @@ def test_a_release_is_installed_and_upgraded(signing, release, keys):
     write_sums(folder)
     sign(folder, keys / "ours")
     places = {"HOME": str(sandbox.home), "PATH": str(sandbox.bin), **environment}
+    stopped, said = stopped_at("3 of 3", places)
+    assert stopped == 130 and "did not finish" in said and "Run it again" in said
+    assert (sandbox.home / ".local/share/molink/release").read_text() == f"{url}\n9.8.7\n"
+    assert not list((sandbox.home / ".local/share/molink").glob("tmp.*"))
+
     command = [sandbox.home / ".local/bin/molink", "upgrade"]
     upgraded = subprocess.run(command, env=places, capture_output=True, text=True, check=False)
     assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr

@@ -56,9 +56,9 @@ OWN_DIRECTORY = "Give --data-dir {data_dir} to each of these commands, too."
 )
 @click.option(
     "--data-port",
-    default=0,
-    show_default=True,
-    help="Port of measurements, of further devices the next ones; 0 takes free ones.",
+    type=int,
+    help="First of 64 ports at which this PC listens, so that a firewall can name them; 0 takes "
+    "free ones. Without it the one so far, else inside WSL 27600, elsewhere 0.",
 )
 @click.option(
     "--map-ports/--no-map-ports", default=True, help="Ask the router to let neighbours in."
@@ -70,7 +70,7 @@ def join(
     name: str | None,
     relay_only: bool,
     listen: str,
-    data_port: int,
+    data_port: int | None,
     map_ports: bool,
     then_run: bool,
     **limits: str | None,
@@ -92,7 +92,8 @@ def join(
     parsed = Invite.parse(_typed() if invite == FROM_INPUT else invite)
     if then_run:
         _check_no_agent_runs(where)
-    AgentOptions(data_port, listen, map_ports).save(where)
+    port = _data_port(where) if data_port is None else data_port
+    AgentOptions(port, listen, map_ports).save(where)
     _keep_limits(where, limits, relay_only=relay_only)
     _check_cards(where)
     pair = load_or_make_key(where / KEY_FILE)
@@ -124,6 +125,18 @@ def run(data_dir: str | None) -> None:
         raise UserError("This PC has not joined a cluster: run `molink agent join INVITE` first.")
     pair = load_or_make_key(where / KEY_FILE)
     asyncio.run(until_stopped(_run(where, pair, membership)))
+
+
+def _data_port(where: "Path") -> int:
+    """Data port of one who names none: the one so far, else the one that Windows' firewall is told
+    of, else any."""
+    from molink_agent.probe.machine import read_wsl
+    from molink_agent.windows.ports import DATA_PORT, kept_data_port
+
+    kept = kept_data_port(where)
+    if kept is not None:
+        return kept
+    return 0 if asyncio.run(read_wsl()) is None else DATA_PORT
 
 
 def _check_no_agent_runs(where: "Path") -> None:

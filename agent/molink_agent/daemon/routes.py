@@ -39,6 +39,7 @@ from molink.transport.paths.reach import Reach
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.relay.client import Pauses, RelayCaller, RelayReceiver
 from molink_agent.data_files import AgentOptions
+from molink_agent.limits.limits import DEVICES_MAX
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
 
@@ -136,6 +137,12 @@ class ListenAddress:
     def host(self) -> str:
         """Address to listen at."""
         return self.options.listen if self.limits.limits.direct else "127.0.0.1"
+
+    @property
+    def first_link_port(self) -> int:
+        """Least port at which links listen: behind those of measurements; 0: any free one."""
+        first = self.options.data_port
+        return first + DEVICES_MAX if first else 0
 
     @property
     def local_host(self) -> str:

@@ -229,6 +229,7 @@ class AgentStageLauncher:
             model=directory,
             work=work,
             address=self.listen_address.host,
+            first_port=self.listen_address.first_link_port,
             keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
             memory_bytes=self._memory_bytes,
             cache_room=lent if work.prefix_cache else None,

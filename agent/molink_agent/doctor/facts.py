@@ -10,6 +10,7 @@ from molink_agent.network.nat import NatAnswer
 from molink_agent.probe.gpus import GpuReport
 from molink_agent.probe.input_idle import InputIdle
 from molink_agent.probe.machine import Machine, Wsl
+from molink_agent.probe.windows import AroundWsl
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ class DoctorFacts:
     limits_problem: str = ""
     known: Known = field(default_factory=Known)
     wsl: Wsl | None = None
+    windows: AroundWsl | None = None
+    """None: this is no WSL, or Windows does not answer."""
+    compiles: bool = True
+    """Whether a C compiler with Python's headers is there."""
     clock: ClockFacts = field(default_factory=ClockFacts)
     broker_problem: str = ""
     """Why the broker could not be reached; empty: it was, or none is known."""

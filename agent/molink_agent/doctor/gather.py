@@ -6,9 +6,11 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import socket
 import ssl
 import sys
+import sysconfig
 import time
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -28,6 +30,7 @@ from molink_agent.probe.commands import Ask, answer_of
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe, GpuReport
 from molink_agent.probe.input_idle import ask_input_idle, input_sources
 from molink_agent.probe.machine import bytes_under, read_machine, read_wsl
+from molink_agent.probe.windows import AroundWsl, ask_windows
 
 TORCH_WITHIN_S = 60.0
 """Importing torch for the first time reads 3 GB: half a minute from a hard disk."""
@@ -106,6 +109,7 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         nat = group.create_task(_ask_nat(known))
         sources = input_sources(os.environ, wsl=wsl is not None)
         idle = group.create_task(ask_input_idle(sources, ask))
+        windows = group.create_task(_around(ask, is_wsl=wsl is not None))
     return DoctorFacts(
         machine=read_machine(data_dir),
         gpus=gpus.result(),
@@ -116,6 +120,8 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         limits_problem=limits_problem,
         known=known,
         wsl=wsl,
+        windows=windows.result(),
+        compiles=_compiles(),
         clock=clock.result(),
         broker_problem=broker.result(),
         large_packets_pass=packets.result(),
@@ -124,6 +130,15 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         weights_bytes=bytes_under(data_dir / WEIGHTS_DIR),
         swaps=await _swaps(data_dir),
     )
+
+
+async def _around(ask: Ask, *, is_wsl: bool) -> AroundWsl | None:
+    return await ask_windows(ask) if is_wsl else None
+
+
+def _compiles() -> bool:
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    return any(map(shutil.which, ("gcc", "clang"))) and header.is_file()
 
 
 async def _swaps(data_dir: Path) -> tuple[str, ...]:

@@ -37,14 +37,6 @@ MIRRORED = (
     "then run `wsl --shutdown` (Windows 11 22H2 or newer)."
 )
 
-HYPER_V = (
-    "if links stay relayed, Windows' Hyper-V firewall drops what comes in; as administrator in "
-    "PowerShell: `New-NetFirewallHyperVRule -Name MoLink -DisplayName MoLink -Direction Inbound "
-    "-VMCreatorId '{40E0AC32-46A5-438A-A0B2-2B479E8F2E90}' -Protocol TCP -Action Allow`"
-)
-"""Advice where the Linux has the address of Windows: a port that is dropped looks like any other
-from within."""
-
 
 def molink(facts: DoctorFacts) -> Finding:
     """Does the coordinator speak as this version of MoLink does?"""
@@ -176,9 +168,7 @@ def wsl(facts: DoctorFacts) -> Finding:
         return fail("WSL", found, MIRRORED)
     if kind.networking == "unknown":
         return warn("WSL", found, "In PowerShell: `wsl --update`.")
-    if kind.networking == "mirrored":
-        return ok("WSL", f"{found}; {HYPER_V}")
-    if kind.networking == "bridged":
+    if kind.networking in ("mirrored", "bridged"):
         return ok("WSL", found)
     return warn("WSL", f"{found}: neighbours reach it through the relay only", MIRRORED)
 

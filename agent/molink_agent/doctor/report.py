@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from molink.printable import printable
-from molink_agent.doctor import hardware, network
+from molink_agent.doctor import hardware, network, windows
 from molink_agent.doctor.facts import DoctorFacts, Finding, Result
 
 CHECKS: tuple[Callable[[DoctorFacts], Finding], ...] = (
@@ -40,8 +40,8 @@ STYLES = {
 
 
 def examine(facts: DoctorFacts) -> tuple[Finding, ...]:
-    """Run every check; one finding for each."""
-    return tuple(check(facts) for check in CHECKS)
+    """Run every check; one finding for each, and some more inside of WSL."""
+    return tuple(check(facts) for check in CHECKS) + windows.findings(facts)
 
 
 def as_json(findings: tuple[Finding, ...]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import argparse
 import importlib.util
 import json
+import os
 import shutil
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from molink.errors import UserError
 from molink_agent.windows.logon_task import LogonTask
+from molink_agent.windows.ports import DATA_PORT, kept_data_port, ports_from
 from molink_agent.windows.steps import WindowsFacts, parse_version, plan_steps
 from molink_agent.windows.wslconfig import TextFile, is_mirrored, with_mirrored, without_ours
 
@@ -38,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     wslconfig = commands.add_parser("wslconfig", help="set mirrored networking in this file")
     wslconfig.add_argument("file", type=Path)
     wslconfig.add_argument("--remove", action="store_true", help="take back what was set")
+    commands.add_parser("ports", help="those that the firewall is to let through, FIRST-LAST")
     task = commands.add_parser("task-xml", help="the scheduled task")
     task.add_argument("--user-sid", required=True)
     task.add_argument("--distribution", required=True)
@@ -94,12 +97,18 @@ def _wslconfig(options: argparse.Namespace) -> str:
     return f"{file.path.name} is changed.\n"
 
 
+def _ports(_: argparse.Namespace) -> str:
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    kept = kept_data_port(Path(data) / "molink-agent")
+    return ports_from(DATA_PORT if kept is None else kept) + "\n"
+
+
 def _task_xml(options: argparse.Namespace) -> str:
     molink = PurePosixPath(Path.home() / ".local" / "bin" / "molink")
     return LogonTask(options.user_sid, options.distribution, molink).xml()
 
 
-ANSWERS = {"plan": _plan, "wslconfig": _wslconfig, "task-xml": _task_xml}
+ANSWERS = {"plan": _plan, "wslconfig": _wslconfig, "ports": _ports, "task-xml": _task_xml}
 
 
 if __name__ == "__main__":

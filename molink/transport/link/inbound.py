@@ -13,6 +13,7 @@ The two counters of what has come and of what was taken have one writer each, th
 the reader, so neither needs a lock.
 """
 
+import errno
 import logging
 import socket as stdlib_socket
 import time
@@ -48,6 +49,12 @@ of a link of 10 Gbps."""
 
 CHUNK_BYTES_MAX = 4 * 2**20 + 1024
 """The largest chunk of any rule (`JUST_IN_TIME_BYTES_MAX`), and what encryption adds."""
+
+LINK_PORTS = 48
+"""Ports at which links listen where a firewall has to name them: a head has two, and a stage that
+takes over from another one listens beside it."""
+
+PORT_MAX = 65535
 
 MessageFrames = list[memoryview]
 
@@ -104,9 +111,11 @@ class InboundLink:
         guard: CurveGuard | None = None,
         role: LinkRole = ANYBODY,
         place: int = 0,
+        first_port: int = 0,
     ) -> "InboundLink":
         """Listen on a free port of `host`, an IPv4 address or a name of this machine; with a
-        `guard`, only to the one whose key is in this place.
+        `guard`, only to the one whose key is in this place; with `first_port`, on one of the
+        LINK_PORTS ports from there on, or on any where none of them is free.
 
         Raises UserError when this machine has no such address.
         """
@@ -117,7 +126,7 @@ class InboundLink:
         if guard is not None:
             guard.protect_listener(socket, place)
         try:
-            port = socket.bind_to_random_port(f"tcp://{_numeric(host)}")
+            port = _bound(socket, f"tcp://{_numeric(host)}", first_port)
         except (OSError, zmq.ZMQError) as error:
             socket.close()
             raise UserError(
@@ -228,6 +237,19 @@ class InboundLink:
             )
         self.messages_refused += 1
         self.noise.spend(1, self.clock())
+
+
+def _bound(socket: "zmq.Socket[bytes]", address: str, first_port: int) -> int:
+    """The port of `address` at which it listens now. Raises OSError or ZMQError."""
+    for port in range(first_port, min(first_port + LINK_PORTS, PORT_MAX + 1) if first_port else 0):
+        try:
+            socket.bind(f"{address}:{port}")
+        except zmq.ZMQError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return port
+    return socket.bind_to_random_port(address)
 
 
 def _numeric(host: str) -> str:

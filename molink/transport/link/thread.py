@@ -283,9 +283,10 @@ class ProcessLinks:
         keys: CurveKeys | None = None,
         epoch: int = 0,
         on_quiet: Callable[[], None] = lambda: None,
+        first_port: int = 0,
     ) -> "ProcessLinks":
-        """Listen at a free port of `host` for each of these senders; with `keys`, encrypted, and
-        only to the one whose key is in the same place.
+        """Listen at a free port of `host` (from `first_port` on, if given) for each of these
+        senders; with `keys`, encrypted, and only to the one whose key is in the same place.
 
         In the link thread `deliver` is called with each message that has arrived whole, and
         `on_failure` when that thread ends by an error, so that no link works any more, and
@@ -295,7 +296,7 @@ class ProcessLinks:
         guard = CurveGuard(context, keys) if keys is not None else None
         try:
             inbound = [
-                InboundLink.bind(context, host, guard, role, place)
+                InboundLink.bind(context, host, guard, role, place, first_port)
                 for place, role in enumerate(roles)
             ]
         except BaseException:

@@ -12,8 +12,11 @@ from click.testing import CliRunner
 from molink.control.messages.invites import Invite
 from molink.errors import UserError
 from molink_agent.cli import main
+from molink_agent.data_files import AgentOptions
 from molink_agent.doctor import gather
 from molink_agent.doctor.facts import DoctorFacts, PortTrial, TorchAnswer
+from molink_agent.probe import machine
+from molink_agent.probe.machine import Wsl
 from tests.agent.pcs import CARD, ONE_CARD, pc
 
 commands = importlib.import_module("molink_agent.cli.join")
@@ -121,3 +124,17 @@ def test_a_user_whose_data_have_no_place_is_told_in_a_sentence(tmp_path, monkeyp
         UserError, match=r"molink-agent cannot be written \(.*give another --data-d"
     ):
         CliRunner().invoke(main, ["join", "molink1-x"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("kept", "wsl", "port"),
+    [(None, None, 0), (None, Wsl(2), 27600), (9000, None, 9000), (0, Wsl(2), 0)],
+)
+def test_the_data_port_of_one_who_names_none(tmp_path, monkeypatch, kept, wsl, port):
+    async def read_wsl():
+        return wsl
+
+    monkeypatch.setattr(machine, "read_wsl", read_wsl)
+    if kept is not None:
+        AgentOptions(kept).save(tmp_path)
+    assert commands._data_port(tmp_path) == port

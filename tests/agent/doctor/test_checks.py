@@ -168,12 +168,6 @@ def test_wsl(wsl, result):
     assert judged(hardware.wsl, wsl=wsl) is result
 
 
-def test_with_windows_own_address_its_firewall_is_named_with_the_command():
-    told = found(hardware.wsl, wsl=Wsl(2, "mirrored"))
-    assert "Hyper-V firewall" in told and "New-NetFirewallHyperVRule" in told
-    assert "Hyper-V" not in found(hardware.wsl, wsl=Wsl(2, "bridged"))
-
-
 @pytest.mark.parametrize(
     "changes, result, says",
     [

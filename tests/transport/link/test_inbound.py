@@ -8,7 +8,12 @@ import pytest
 import zmq
 
 from molink.transport.link import inbound
-from molink.transport.link.inbound import WAITING_BYTES_MAX, WAITING_MESSAGES_MAX, InboundLink
+from molink.transport.link.inbound import (
+    LINK_PORTS,
+    WAITING_BYTES_MAX,
+    WAITING_MESSAGES_MAX,
+    InboundLink,
+)
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import ProcessLinks
 from molink.wire.chunks import ChunkHeader, decode_link_frame, encode_hello
@@ -209,4 +214,22 @@ def test_a_flood_that_brings_nothing_is_read_slowly(monkeypatch):
         assert read_until_it_pauses() == 21 and link.receive() is None
         now[0] += 1.0
         assert 9 <= read_until_it_pauses() <= 11, "ten a second from then on"
+    context.destroy(linger=0)
+
+
+def test_links_take_the_ports_that_a_firewall_lets_through():
+    context: zmq.Context = zmq.Context()
+    probe = InboundLink.bind(context, "127.0.0.1")
+    first = probe.port
+    links = [InboundLink.bind(context, "127.0.0.1", first_port=first) for _ in range(2)]
+    assert all(first < link.port < first + LINK_PORTS for link in links)
+    assert len({link.port for link in links}) == 2
+    context.destroy(linger=0)
+
+
+def test_where_none_of_them_is_free_any_will_do(monkeypatch):
+    monkeypatch.setattr(inbound, "LINK_PORTS", 1)
+    context: zmq.Context = zmq.Context()
+    taken = InboundLink.bind(context, "127.0.0.1")
+    assert InboundLink.bind(context, "127.0.0.1", first_port=taken.port).port != taken.port
     context.destroy(linger=0)

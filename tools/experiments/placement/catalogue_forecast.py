@@ -2,9 +2,9 @@
 
     python -m tools.experiments.placement.catalogue_forecast --out DIR
 
-One user and eight. They ask again as soon as they were answered, by the forecast's own times and
-evenly spread, so that as many are there at any moment as the forecast counts with: prompts of 768
-tokens, answers of 256. Virtual time, so the same figures come on every machine.
+One user and eight. They ask again as soon as they were answered, so that as many are there at any
+moment as the forecast counts with: prompts of 768 tokens, answers of 256. Virtual time, so the same
+figures come on every machine.
 """
 
 import json
@@ -33,11 +33,8 @@ CASES: tuple[tuple[str, str, Format], ...] = (
     ("4060 laptop", "smollm3-3b", "16 bits"),
 )
 USERS = (1, 8)
-ROUNDS = 4
+ROUNDS = 8
 """Answers of each user; the first is not counted, as fewer are there."""
-
-RUNS = 3
-"""Runs until as many users are there as the forecast counts with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +74,25 @@ def compare(cards: str, name: str, form: Format) -> Iterator[Compared]:
 
 
 def _tpot_s(spec: RingSpec, ring: Forecast, tpot_s: float) -> float:
-    """Mean time per token of users who ask again when they were answered: how long an answer takes
-    is what the run before has shown, and at first what the forecast says."""
-    goal = Goal()
-    lasts_s, found_s = ring.ttft_s + goal.answer_tokens * tpot_s, tpot_s
-    for _ in range(RUNS if ring.users > 1 else 1):
-        scenario = Scenario(
-            rings=(spec,),
-            arrivals=list(_arrivals(ring.users, lasts_s)),
-            system=SystemSpec(link_model="ideal"),
-            duration_s=1e4,
-            warmup_s=lasts_s,
-            drain_s=1e4,
-            seed=0,
-        )
-        values = samples(simulate(scenario))
-        lasts_s, found_s = mean(values.latency_s), mean(values.tpot_s)
-    return found_s
+    """Mean time per token of users who ask again when they were answered."""
+    lasts_s = ring.ttft_s + Goal().answer_tokens * tpot_s
+    scenario = Scenario(
+        rings=(spec,),
+        arrivals=list(_arrivals(ring.users, lasts_s)),
+        system=SystemSpec(link_model="ideal"),
+        duration_s=1e4,
+        warmup_s=0.99 * lasts_s,
+        drain_s=1e4,
+        seed=0,
+        requests_at_once_max=ring.users,
+    )
+    return mean(samples(simulate(scenario)).tpot_s)
 
 
 def _arrivals(users: int, lasts_s: float) -> Iterator[RequestArrival]:
+    """The first ones spread over an answer; the others wait until one was answered."""
     for number in range(ROUNDS * users):
-        at_s = number * lasts_s / users
+        at_s = min(number / users, 1.0) * lasts_s
         yield RequestArrival(at_s, Goal().prompt_tokens, Goal().answer_tokens)
 
 
