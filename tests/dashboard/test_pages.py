@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from molink.dashboard.model.circling import CIRCLING_MIN, circling
-from molink.dashboard.model.figures import mbps
 from molink.dashboard.pages.details import details
 from molink.dashboard.pages.lines import ASCII, UNICODE, fitted, text_of
 from molink.dashboard.pages.panel import finding_lines, header, panel_lines
@@ -16,6 +15,7 @@ from molink.dashboard.pages.ring_page import ring_rows
 from molink.dashboard.screen.content import Page, page_rows, titles_of
 from molink.dashboard.screen.keys import VIEWS
 from molink.printable import is_printable
+from molink.report.figures import mbps
 from tests.dashboard.scenes import (
     attempt,
     cluster,

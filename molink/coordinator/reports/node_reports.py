@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from molink.control.messages.payloads import Profile, StageFact, StepCost
+from molink.control.messages.payloads import Profile, StageFact
 from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
 from molink.coordinator.nodes.node import Contribution, Node
 from molink.report.nodes import (
     ContributionReport,
-    MeasuredSteps,
     MemoryReport,
     NodeReport,
     ProfileReport,
     ShadowReport,
 )
+from molink.report.shared_fields import report_of
 from molink.stage_protocol.progress import ShadowLag
 
 NO_CONTRIBUTION = Contribution()
@@ -65,7 +65,7 @@ def _node(
         device=device,
         memory=_memory(node.profile),
         paths=_paths(node),
-        profile=_profile(node.profile),
+        profile=node.profile and report_of(ProfileReport, node.profile),
         contribution=contribution_report(given),
         doubts=doubts,
     )
@@ -128,30 +128,3 @@ def _paths(node: Node) -> dict[str, str]:
     if node.health is not None and node.health.paths:
         return dict(node.health.paths)
     return {to: path.path for to, path in node.paths.items()}
-
-
-def _profile(profile: Profile | None) -> ProfileReport | None:
-    if profile is None:
-        return None
-    return ProfileReport(
-        cpu_threads=profile.cpu_threads,
-        upload_mbps=profile.upload_mbps,
-        download_mbps=profile.download_mbps,
-        upload_cap_mbps=profile.upload_cap_mbps,
-        coordinator_rtt_ms=profile.coordinator_rtt_ms,
-        nat=profile.nat,
-        clock_offset_s=profile.clock_offset_s,
-        steps=_steps(profile.steps),
-    )
-
-
-def _steps(steps: StepCost | None) -> MeasuredSteps | None:
-    if steps is None:
-        return None
-    return MeasuredSteps(
-        model=steps.model,
-        decode_fixed_s=steps.decode_fixed_s,
-        decode_row_s=steps.decode_row_s,
-        prefill_row_s=steps.prefill_row_s,
-        head_row_s=steps.head_row_s,
-    )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import tzinfo
 from functools import lru_cache
 
-from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.columns import Column, shown_layers, table_line
 from molink.dashboard.pages.lending import cell_pc, lending_text
@@ -17,6 +16,7 @@ from molink.dashboard.pages.people import PEOPLE_COLUMNS
 from molink.findings.series import percentile, stage_key
 from molink.findings.stages import slow_stages
 from molink.report.cluster import RingLink, RingReport
+from molink.report.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.report.nodes import NodeReport
 from molink.report.requests import RequestReport
 
