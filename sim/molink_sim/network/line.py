@@ -255,10 +255,6 @@ class Line:
         self._last_arrival = max(self._last_arrival, self.schedule.after_cut(at))
         return self._last_arrival
 
-    def arrives_from(self, left_at: float) -> float:
-        """The earliest moment at which bytes can arrive that leave a plain wire then or later."""
-        return left_at + self._delay_s + self.software_s
-
     def acknowledged_at(self, now: float) -> float:
         """Time at which an acknowledgement given at the far end now is back."""
         back_at = self.schedule.after_cut(now + self.schedule.one_way_at(now))
