@@ -19,22 +19,8 @@ class Figure(NamedTuple):
     """Factor from the field's unit to the metric's."""
 
 
-class Family(NamedTuple):
-    """Metric with one label: a value for each value of the label."""
-
-    name: str
-    help: str
-    label: str
-    values: Mapping[str, float]
-
-
-def is_counter(name: str) -> bool:
-    """Whether a metric only rises, until its ring ends."""
-    return name.endswith("_total")
-
-
-def _no_words(_part: Any) -> str:
-    return ""
+Family = tuple[str, str, str, Mapping[str, float]]
+"""Metric with one label: name, help, label, and a value for each value of the label."""
 
 
 class StagePart(NamedTuple):
@@ -43,25 +29,15 @@ class StagePart(NamedTuple):
     field: str
     """Name of the field of `StageReport`."""
     title: str = ""
-    """Title of its line in a node's details; empty: it has none."""
-    words: Callable[[Any], str] = _no_words
-    """That line, of the part."""
-    note: Callable[[Any], str] = _no_words
+    """Title of its line in a node's details."""
+    words: Callable[[Any], str] = lambda part: ""
+    """That line, of the part; empty: there is none."""
+    note: Callable[[Any], str] = lambda part: ""
     """Words behind the stage where a screen is wide; empty: none."""
     figures: tuple[Figure, ...] = ()
     """Metrics, by the stage's node and by `label`."""
     label: str = ""
-    label_value: Callable[[Any], str] = _no_words
-
-    def words_of(self, stage: Any) -> str:
-        """The line in the details of a stage's node; empty: there is none."""
-        part = getattr(stage, self.field)
-        return "" if part is None else self.words(part)
-
-    def note_of(self, stage: Any) -> str:
-        """Words behind a stage; empty: there are none."""
-        part = getattr(stage, self.field)
-        return "" if part is None else self.note(part)
+    label_value: Callable[[Any], str] = lambda part: ""
 
 
 class RingPart(NamedTuple):
@@ -70,3 +46,8 @@ class RingPart(NamedTuple):
     field: str
     """Name of the field of `RingReport`."""
     families: Callable[[Sequence[Any]], Iterator[Family]]
+
+
+def is_counter(name: str) -> bool:
+    """Whether a metric only rises, until its ring ends."""
+    return name.endswith("_total")

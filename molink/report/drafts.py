@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from molink.report.capability import Family, Figure, RingPart
+from molink.report.capability import Family, RingPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,17 @@ class DrafterReport:
     """Tokens that came of such a round; 1 without guesses."""
 
 
-DRAFT_FIGURES = (
-    Figure("molink_draft_acceptance", "acceptance", "Share of drafts that came true."),
-    Figure("molink_draft_width", "width", "Drafts of a round."),
-    Figure("molink_draft_tokens_per_round", "tokens_per_round", "Tokens of a round."),
-)
-
-
 def draft_families(of_rings: Sequence[Sequence[DrafterReport]]) -> Iterator[Family]:
     """Metrics of drafters, of each the ring's that it has guessed most for."""
     drafters = (one for drafters in of_rings for one in drafters)
     most = {one.name: one for one in sorted(drafters, key=lambda one: one.rounds)}
-    for name, field, words, _ in DRAFT_FIGURES:
+    for field, words in (
+        ("acceptance", "Share of drafts that came true."),
+        ("width", "Drafts of a round."),
+        ("tokens_per_round", "Tokens of a round."),
+    ):
         values = {one: getattr(drafter, field) or 0.0 for one, drafter in most.items()}
-        yield Family(name, words, "drafter", values)
+        yield f"molink_draft_{field}", words, "drafter", values
 
 
 DRAFTS = RingPart("drafters", draft_families)

@@ -46,9 +46,8 @@ def cache_families(caches: Sequence[CacheReport]) -> Iterator[Family]:
         tokens["file"] = sum(one.file_tokens for one in below)
         came["fetched"] = sum(one.fetched_tokens for one in below)
         came["lost"] = sum(one.lost_tokens for one in below)
-    yield Family("molink_prefix_cache_tokens", "Cached tokens by tier.", "tier", tokens)
-    fetched = "molink_prefix_cache_fetched_tokens_total"
-    yield Family(fetched, "From lower tiers.", "outcome", came)
+    yield "molink_prefix_cache_tokens", "Cached tokens by tier.", "tier", tokens
+    yield "molink_prefix_cache_fetched_tokens_total", "From lower tiers.", "outcome", came
 
 
 PREFIX_CACHE = RingPart("prefix_cache", cache_families)

@@ -13,7 +13,6 @@ from molink.report.nodes import (
     ShadowReport,
 )
 from molink.report.shared_fields import report_of
-from molink.stage_protocol.progress import ShadowLag
 
 NO_CONTRIBUTION = Contribution()
 
@@ -60,7 +59,7 @@ def _node(
         ring=assignment.ring if assignment is not None and work is not None else None,
         layers=work.layers if work is not None else None,
         covers=node.covers or None,
-        shadow=_shadow(node.behind),
+        shadow=node.behind and report_of(ShadowReport, node.behind),
         loaded=_loaded(node.current_fact),
         device=device,
         memory=_memory(node.profile),
@@ -76,11 +75,6 @@ def _loaded(fact: StageFact | None) -> float | None:
     if fact is None or fact.kind == "ready":
         return None
     return 1.0 if fact.kind == "loaded" else fact.fraction
-
-
-def _shadow(behind: ShadowLag | None) -> ShadowReport | None:
-    """How far a standby's KV is behind that of the stage that it covers."""
-    return None if behind is None else ShadowReport(behind.tokens, behind.seconds)
 
 
 def contribution_report(given: Contribution) -> ContributionReport:

@@ -8,7 +8,7 @@ from molink.dashboard.model.history import History
 from molink.dashboard.pages.lending import cell_pc, folds_text, lending_text
 from molink.dashboard.pages.lines import Glyphs, Line, TextSpan, field_line, line
 from molink.dashboard.pages.request_page import request_lines
-from molink.report.capabilities import STAGE_PARTS
+from molink.report.capabilities import parts_of
 from molink.report.cell import CellPcReport
 from molink.report.cluster import RingLink
 from molink.report.events import ClusterEvent
@@ -119,9 +119,9 @@ def _stage(history: History, node: NodeReport) -> Iterator[Line]:
                     yield field_line("micro-batches", f"{here} that circle are here, as a mean")
                 kv = f"{stage.kv_tokens_used:,} of {stage.kv_tokens_capacity:,} tokens"
                 yield field_line("KV cache", f"{kv} ({percent(stage.kv_share)})")
-                for part in STAGE_PARTS:
-                    if text := part.words_of(stage):
-                        yield field_line(part.title, text)
+                for shown, part in parts_of(stage):
+                    if text := shown.words(part):
+                        yield field_line(shown.title, text)
                 if stage.folds > 1:
                     yield field_line("cut prompts", folds_text(stage))
                 if stage.state_slots_capacity:

@@ -21,7 +21,7 @@ from molink.dashboard.pages.columns import shown_layers
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line, text_of
 from molink.findings.series import stage_key
 from molink.findings.stages import SlowStage, slow_stages, slowest_stage
-from molink.report.capabilities import STAGE_PARTS
+from molink.report.capabilities import parts_of
 from molink.report.cluster import COORDINATOR, RingLink, RingReport, StageReport
 from molink.report.figures import data, mbps, percent, seconds, thousands
 from molink.report.prefix_cache import CacheReport
@@ -199,8 +199,8 @@ class _StageRows:
     def _notes(self) -> Line:
         if self._width < NOTES_WIDTH:
             return ()
-        notes = [note for part in STAGE_PARTS if (note := part.note_of(self._stage))]
-        return tuple(TextSpan(f"  {note}", "dim") for note in notes)
+        notes = [shown.note(part) for shown, part in parts_of(self._stage)]
+        return tuple(TextSpan(f"  {note}", "dim") for note in notes if note)
 
     def _side(self) -> str:
         glyphs = self._glyphs
