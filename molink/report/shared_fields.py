@@ -5,6 +5,7 @@ API nor screens depend on what crosses the wire. Where both have a field, it is 
 and only what is reckoned is written out.
 """
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -27,14 +28,16 @@ def report_of(of: type[T], *facts: Any, **own: Any) -> T:
     return of(**own)
 
 
-@cache
-def _kinds(of: Any) -> dict[str, type | None]:
+def _kinds_of(of: Any) -> dict[str, Any]:
     """Names of a report's fields, and the class of those that are reports themselves."""
     hints = get_type_hints(of)
     return {one.name: _report(hints[one.name]) for one in fields(of)}
 
 
-def _report(hint: Any) -> type | None:
+_kinds: Callable[[Any], dict[str, Any]] = cache(_kinds_of)
+
+
+def _report(hint: Any) -> Any:
     """The class of a field that is a report, or may be None in its place."""
     found = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return next((one for one in found if is_dataclass(one)), None)

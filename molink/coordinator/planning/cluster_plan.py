@@ -72,7 +72,8 @@ class PlannedRing:
     @property
     def promised(self) -> RingForecast | None:
         """Forecast in figures, to be compared with what is served; None without."""
-        return self.forecast and report_of(RingForecast, self.forecast)
+        one = self.forecast
+        return None if one is None else report_of(RingForecast, one)
 
 
 def _moved(forecasts: Sequence["StageForecast"], stage: PlannedStage) -> "StageForecast":

@@ -44,7 +44,7 @@ def nodes_report(
 def _node(
     node: Node, given: Contribution, reason: str, device: str | None, doubts: tuple[str, ...]
 ) -> NodeReport:
-    assignment = node.assignment
+    assignment, behind, profile = node.assignment, node.behind, node.profile
     work = assignment.work if assignment is not None else None
     return NodeReport(
         id=node.node_id,
@@ -59,12 +59,12 @@ def _node(
         ring=assignment.ring if assignment is not None and work is not None else None,
         layers=work.layers if work is not None else None,
         covers=node.covers or None,
-        shadow=node.behind and report_of(ShadowReport, node.behind),
+        shadow=None if behind is None else report_of(ShadowReport, behind),
         loaded=_loaded(node.current_fact),
         device=device,
-        memory=_memory(node.profile),
+        memory=_memory(profile),
         paths=_paths(node),
-        profile=node.profile and report_of(ProfileReport, node.profile),
+        profile=None if profile is None else report_of(ProfileReport, profile),
         contribution=contribution_report(given),
         doubts=doubts,
     )
