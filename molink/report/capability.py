@@ -31,7 +31,7 @@ class StagePart(NamedTuple):
     title: str = ""
     """Title of its line in a node's details."""
     words: Callable[[Any], str] = lambda part: ""
-    """That line, of the part; empty: there is none."""
+    """Words of that line; empty: there is none."""
     note: Callable[[Any], str] = lambda part: ""
     """Words behind the stage where a screen is wide; empty: none."""
     figures: tuple[Figure, ...] = ()

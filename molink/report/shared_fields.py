@@ -5,7 +5,7 @@ API nor screens depend on what crosses the wire. Where both have a field, it is 
 and only what is reckoned is written out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -28,13 +28,13 @@ def report_of(of: type[T], *facts: Any, **own: Any) -> T:
     return of(**own)
 
 
-def _kinds_of(of: Any) -> dict[str, Any]:
+def _kinds_of(of: Any) -> Mapping[str, Any]:
     """Names of a report's fields, and the class of those that are reports themselves."""
     hints = get_type_hints(of)
     return {one.name: _report(hints[one.name]) for one in fields(of)}
 
 
-_kinds: Callable[[Any], dict[str, Any]] = cache(_kinds_of)
+_kinds: Callable[[Any], Mapping[str, Any]] = cache(_kinds_of)
 
 
 def _report(hint: Any) -> Any:
