@@ -23,7 +23,7 @@ Family = tuple[str, str, str, Mapping[str, float]]
 """Metric with one label: name, help, label, and a value for each value of the label."""
 
 
-class StagePart(NamedTuple):
+class StageCapability(NamedTuple):
     """Part of a stage's report, and how it is shown."""
 
     field: str
@@ -40,7 +40,7 @@ class StagePart(NamedTuple):
     label_value: Callable[[Any], str] = lambda part: ""
 
 
-class RingPart(NamedTuple):
+class RingCapability(NamedTuple):
     """Part of a ring's report, and its metrics over all rings that have it."""
 
     field: str

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from molink.report.capability import StagePart
+from molink.report.capability import StageCapability
 from molink.report.figures import seconds, thousands
 
 
@@ -80,4 +80,4 @@ def borrowed_note(lender: StageLenderReport) -> str:
     return f"{thousands(lender.borrowed_tokens)} borrowed" if lender.borrowed_tokens else ""
 
 
-LENDERS = StagePart("lender", "lender", lender_text, borrowed_note)
+LENDERS = StageCapability("lender", "lender", lender_text, borrowed_note)

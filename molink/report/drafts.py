@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from molink.report.capability import Family, RingPart
+from molink.report.capability import Family, RingCapability
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +36,4 @@ def draft_families(of_rings: Sequence[Sequence[DrafterReport]]) -> Iterator[Fami
         yield f"molink_draft_{field}", words, "drafter", values
 
 
-DRAFTS = RingPart("drafters", draft_families)
+DRAFTS = RingCapability("drafters", draft_families)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from molink.report.capability import Figure, StagePart
+from molink.report.capability import Figure, StageCapability
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ PAIR_FIGURES = (
     Figure("molink_handover_held_byte_seconds_total", "held_byte_s", "Their size times time."),
 )
 
-PAIRS = StagePart(
+PAIRS = StageCapability(
     "pair",
     figures=PAIR_FIGURES,
     label="end",

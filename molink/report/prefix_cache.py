@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from molink.report.capability import Family, RingPart
+from molink.report.capability import Family, RingCapability
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,4 +50,4 @@ def cache_families(caches: Sequence[CacheReport]) -> Iterator[Family]:
     yield "molink_prefix_cache_fetched_tokens_total", "From lower tiers.", "outcome", came
 
 
-PREFIX_CACHE = RingPart("prefix_cache", cache_families)
+PREFIX_CACHE = RingCapability("prefix_cache", cache_families)
