@@ -203,7 +203,9 @@ class RingSupervisor:
         """Serve until it is drained. Raises StageError or RingError when a stage is lost."""
         async with background_tasks() as tasks:
             tasks.create_task(ring.watch())
-            tasks.create_task(watch_silence(ring, self.recovery.is_lost, self._note, self.clock))
+            tasks.create_task(
+                watch_silence(ring, self.recovery.is_lost, self._note, lambda: self.clock())
+            )
             tasks.create_task(watch_rows(ring, self.complained, self._note))
             tasks.create_task(watch_lenders(ring))
             tasks.create_task(self.lenders.serve(self.number, ring.stages))
