@@ -22,7 +22,7 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError, unknown_field
 from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
 from molink.errors import ControlError, UserError
 from molink.json_object import JsonObject
-from molink.report.orders import InviteMade, NodeOrdered
+from molink.report.orders import NodeOrdered
 from molink.report.plain import to_plain
 
 NODE_PATH = "/cluster/nodes/{id}/{order}"
@@ -30,7 +30,6 @@ INVITES_PATH = "/cluster/invites"
 INTAKE_PATH = "/cluster/intake"
 CLEAR_CACHE_PATH = "/cluster/cache/clear"
 
-Done = NodeOrdered | InviteMade
 
 NodeOrder = Callable[[str, str], Awaitable[NodeOrdered]]
 
@@ -75,7 +74,7 @@ class _Orders:
             raise web.HTTPNotFound
         await body_of(request, {})
         done = order(request.match_info["id"], caller_of(request).name)
-        return web.json_response(await _carried_out(done))
+        return web.json_response(await carried_out(done))
 
     async def post_invite(self, request: web.Request) -> web.Response:
         """Make an invite for PCs that shall join."""
@@ -86,7 +85,7 @@ class _Orders:
             body.get("name", ""),
             caller_of(request).name,
         )
-        return web.json_response(await _carried_out(done))
+        return web.json_response(await carried_out(done))
 
     async def post_intake(self, request: web.Request) -> web.Response:
         """Pause the intake of requests, or end the pause."""
@@ -103,11 +102,15 @@ class _Orders:
         return web.json_response(to_plain(self.admin.clear_caches(caller_of(request).name)))
 
 
-async def _carried_out(done: Awaitable[Done]) -> JsonObject:
+async def carried_out(
+    done: Awaitable[object], unknown: type[UserError] = UnknownNodeError, code: str = "unknown_node"
+) -> JsonObject:
+    """Fields of what an order has done. Raises ApiError, of status 404 and this code for an error
+    that says that somebody is `unknown`."""
     try:
         return to_plain(await done)
-    except UnknownNodeError as error:
-        raise ApiError(str(error), status=404, code="unknown_node") from None
+    except unknown as error:
+        raise ApiError(str(error), status=404, code=code) from None
     except ControlError as error:
         raise ApiError(str(error), status=503, code="registry_unavailable") from None
     except UserError as error:

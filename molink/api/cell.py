@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from molink.api.admin import body_of
+from molink.api.admin import body_of, carried_out
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.coordinator.cell.orders import CellOrders, UnknownPcError
-from molink.errors import ControlError, UserError
 from molink.report.cell import CellReport
 from molink.report.plain import to_plain
 
@@ -64,12 +63,5 @@ async def _carried_out(request: web.Request, order: Order) -> web.Response:
     names = [one for one in pcs if isinstance(one, str)]
     if not len(names) == len(pcs) == 2:
         raise ApiError("'pcs' must hold the ids or names of two PCs: correct it.", param="pcs")
-    try:
-        done = await order(names[0], names[1], caller_of(request).name)
-        return web.json_response(to_plain(done))
-    except UnknownPcError as error:
-        raise ApiError(str(error), status=404, code="unknown_pc") from None
-    except ControlError as error:
-        raise ApiError(str(error), status=503, code="registry_unavailable") from None
-    except UserError as error:
-        raise ApiError(str(error)) from None
+    done = order(names[0], names[1], caller_of(request).name)
+    return web.json_response(await carried_out(done, UnknownPcError, "unknown_pc"))

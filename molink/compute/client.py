@@ -63,11 +63,6 @@ class ComputeClient:
     _number: int = field(init=False, default=0)
     """Number of the fork that computes."""
 
-    @property
-    def weights_pid(self) -> int:
-        """Id of the process that has loaded the weights; its children compute."""
-        return self._process.pid
-
     def load(self, load: LoadStage, progress: Callable[[float], None]) -> WeightsLoaded:
         """Have the weights loaded. Raises UserError or StageError with one sentence."""
         self._load = replace(load, keys=None, cache_room=None, drafter=None)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import tzinfo
 
-from molink.dashboard.model.figures import clock, per_s, seconds
 from molink.dashboard.model.history import History
 from molink.findings.finding import Severity
 from molink.findings.series import percentile
+from molink.report.figures import clock, per_s, seconds
 
 STATUS_S = 10.0
 """Seconds between two lines that say how the cluster is."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from typing import Protocol
 
-from molink.dashboard.model.figures import clock
 from molink.dashboard.model.history import History
 from molink.dashboard.model.observation import Observation
 from molink.dashboard.poller import PERIOD_S, Poller
 from molink.dashboard.recording import DashboardRecorder, DashboardReplay
 from molink.errors import UserError
+from molink.report.figures import clock
 
 STEP_S_MAX = 5.0
 """Longest wait between two looks of a replay: nobody watches an hour in which nothing was seen."""

@@ -51,9 +51,9 @@ def how_to_get_code(capability: Capability, driver: int | None) -> str:
     builds = _with_code(capability)
     if not builds:
         return "no build of torch has any: use --device cpu"
-    fitting = [one for one in builds if driver is None or driver >= one.driver_min]
-    if fitting:
-        return f"install torch's build for CUDA {fitting[0].cuda}, as `{INSTALLER}` does"
+    build = builds[0] if driver is None else build_for(capability, driver)
+    if build is not None:
+        return f"install torch's build for CUDA {build.cuda}, as `{INSTALLER}` does"
     least = min(one.driver_min for one in builds)
     return f"update the NVIDIA driver to {least} or newer, then run `{INSTALLER}` again"
 

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from molink.report.capability import StageCapability
+from molink.report.figures import seconds, thousands
+
 
 @dataclass(frozen=True, slots=True)
 class StageLenderReport:
@@ -66,3 +69,19 @@ class CellReport:
 
     pairs: tuple[CellPairReport, ...]
     pcs: tuple[CellPcReport, ...]
+
+
+def lender_text(lender: StageLenderReport) -> str:
+    """Tokens that a stage holds itself and has borrowed room for, and how long its steps wait for
+    what lies there."""
+    borrowed = f"{lender.borrowed_tokens:,} borrowed, {lender.held_tokens:,} of them held"
+    wait = f", a step waits {seconds(lender.step_wait_s)}" if lender.step_wait_s else ""
+    return f"{lender.own_tokens:,} tokens of its own, {borrowed}{wait}"
+
+
+def borrowed_note(lender: StageLenderReport) -> str:
+    """Room that a stage has borrowed, in two words; empty: none."""
+    return f"{thousands(lender.borrowed_tokens)} borrowed" if lender.borrowed_tokens else ""
+
+
+LENDERS = StageCapability("lender", "lender", lender_text, borrowed_note)

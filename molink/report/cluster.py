@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from molink.report.cell import CellReport, StageLenderReport
+from molink.report.drafts import DrafterReport
 from molink.report.hand_over import PairReport
 from molink.report.nodes import NodeReport
+from molink.report.prefix_cache import CacheReport
 from molink.report.requests import EndedReport, GoodputReport
 
 COORDINATOR = "coordinator"
@@ -171,36 +173,6 @@ class RingCodec:
 
 
 @dataclass(frozen=True, slots=True)
-class CachedBelow:
-    """Tokens of a ring cached below its devices' memory."""
-
-    host_tokens: int
-    """Tokens cached in host memory."""
-    file_tokens: int
-    """Tokens cached on disk."""
-    fetched_tokens: int
-    """Tokens that came back into the devices since the head's start."""
-    lost_tokens: int
-    """Tokens that could not be read back in time since the head's start."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReport:
-    """Prefix cache of a ring."""
-
-    tokens: int | None
-    """Tokens of prompts to come that the devices hold; None: not told."""
-    requests: int
-    """Prompts that the ring has begun to answer."""
-    hit_rate: float | None
-    """Part of their tokens that was cached, 0 to 1; None: of none."""
-    recent_hit_rate: float | None
-    """Part of the last hundred prompts' tokens that was cached, 0 to 1; None: of none."""
-    tiers: CachedBelow | None
-    """Tokens cached below; None: there is no room."""
-
-
-@dataclass(frozen=True, slots=True)
 class RingForecast:
     """Forecast by which a ring was planned."""
 
@@ -227,23 +199,6 @@ class PaceReport:
     """Seconds that 90 % of the gaps between tokens stay within."""
     tbt_p99_s: float
     """Seconds that 99 % of them stay within."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterReport:
-    """Figures of one drafter of a ring, since the ring was begun or mended."""
-
-    name: str
-    """copy, the name of a model, tail (a layer of the checkpoint) or grammar (what a request's
-    grammar allows alone)."""
-    rounds: int
-    """Rounds of requests for which it has guessed."""
-    acceptance: float | None
-    """Share of its guesses that came true, of those that followed right ones; None: none did."""
-    width: float
-    """Tokens that it has guessed in a round, as a mean."""
-    tokens_per_round: float
-    """Tokens that came of such a round; 1 without guesses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """From commands to a running stage: load the layers, join the ring, hand over to the loop."""
 
+import logging
 import os
 import sys
 import threading
@@ -10,9 +11,11 @@ from pathlib import Path
 
 from molink.engine_protocol.engine import Engine
 from molink.engine_protocol.values import Prepared, RowsKept
+from molink.stage.cache.handing import HandingPair
 from molink.stage.cache.kept_index import kv_identity
-from molink.stage.cache.pairing import paired
+from molink.stage.cache.pair import NoPair, Pair, StagePair, computed_by
 from molink.stage.cache.stage_cache import StageCache
+from molink.stage.cache.taking import TakingPair
 from molink.stage.drafting.copying import Copying
 from molink.stage.drafting.drafters import Drafters
 from molink.stage.drafting.loading import add_model
@@ -37,10 +40,13 @@ from molink.stage_protocol.messages import (
     StageReady,
     Steered,
 )
+from molink.stage_protocol.pairing import Pairing
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.kv.capacity import StageRoom
-from molink_scheduler.kv.changes import AwayBlocks
+from molink_scheduler.kv.changes import AwayBlocks, Fetched
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
+
+log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the compute thread may keep the interpreter from the link thread. Python's 5 ms would
@@ -141,3 +147,24 @@ def _yield_to_links() -> None:
     started before, keep theirs."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
+
+
+def paired(load: LoadStage, layers: Prepared, fetched: Callable[[Fetched], None]) -> StagePair:
+    """The end of a stage's pair, if it has one: as it was told when it loaded, or is told while it
+    serves. `fetched` is called when blocks are sure."""
+    computes = computed_by(load, layers)
+
+    def end_of(pairing: Pairing | None) -> Pair:
+        """Where it cannot listen it has no end, and its ring computes all."""
+        if pairing is None:
+            return NoPair()
+        if pairing.sends:
+            return HandingPair(pairing, computes, layers.block_bytes)
+        of = computes, layers.block_bytes, fetched
+        try:
+            return TakingPair.listening(pairing, load.address, *of)
+        except OSError as error:
+            log.warning("It takes no KV from another ring: %s: %s.", pairing.path, error)
+            return NoPair()
+
+    return StagePair(end_of, end_of(load.pairing))

@@ -45,7 +45,8 @@ def client(engine: LocalEngine) -> ComputeClient:
 
 def weights_process(engine: LocalEngine) -> psutil.Process:
     """The process that has loaded the weights, by the other end of its socket's inode."""
-    return next(one for one in psutil.Process().children() if one.pid == client(engine).weights_pid)
+    pid = client(engine)._process.pid
+    return next(one for one in psutil.Process().children() if one.pid == pid)
 
 
 def kill_computing(engine: LocalEngine) -> int:

@@ -23,9 +23,6 @@ from molink.systemd.unit_file import (
 )
 from molink.systemd.unit_file import unit_name as unit_name_of
 
-UNIT_NAME = "molink-agent.service"
-"""Name of the unit of the agent with the usual data directory."""
-
 MADE_BY = "# Made by molink agent service install"
 """First line of every unit of ours: no other file is ever overwritten or removed."""
 

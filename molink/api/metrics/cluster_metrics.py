@@ -8,6 +8,7 @@ no labels by ring: rings are numbered for ever.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,16 +16,9 @@ from prometheus_client.registry import Collector
 from molink.control.messages.payloads import NodeState
 from molink.findings.finding import KINDS, Finding
 from molink.printable import printable_line
-from molink.report.cluster import (
-    CacheReport,
-    ClusterReport,
-    DrafterReport,
-    RingLink,
-    RingReport,
-    StageReport,
-)
-from molink.report.hand_over import PairReport
-from molink.report.nodes import ContributionReport
+from molink.report.capabilities import RING_PARTS, STAGE_PARTS
+from molink.report.capability import Figure, is_counter
+from molink.report.cluster import ClusterReport, RingLink
 
 NODE_LABELS_MAX = 128
 """Names of nodes that are told apart since the start: some 4,000 series at most. A database of
@@ -32,28 +26,8 @@ metrics keeps each name that it has ever seen, and owners may rename their PCs."
 
 OTHER = "other"
 
-Part = StageReport | PairReport | RingLink | ContributionReport
-"""What metrics are of."""
-
-Labelled = Sequence[tuple[tuple[str, ...], Part]]
-"""Parts, and the values of their labels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Metric that is one field of a report's part; a counter if its name says so."""
-
-    name: str
-    field: str
-    help: str
-    scale: float = 1.0
-    """Factor from the field's unit to the metric's."""
-
-    @property
-    def is_counter(self) -> bool:
-        """Whether it only rises, until its ring ends."""
-        return self.name.endswith("_total")
-
+Labelled = Sequence[tuple[tuple[str, ...], Any]]
+"""Parts of a report, and the values of their labels."""
 
 STAGE_FIGURES = (
     Figure("molink_stage_busy_ratio", "busy_share", "Part of the last half second computed."),
@@ -84,17 +58,6 @@ STAGE_FIGURES = (
     ),
 )
 
-PAIR_FIGURES = (
-    Figure("molink_handover_linked", "linked", "1 while the other end is there."),
-    Figure("molink_handover_blocks_total", "blocks", "Blocks handed over."),
-    Figure("molink_handover_bytes_total", "size_bytes", "Bytes of these."),
-    Figure("molink_handover_seconds_total", "seconds", "Spent on sending, or waiting for blocks."),
-    Figure("molink_handover_used_blocks_total", "used", "Blocks that the other ring has taken."),
-    Figure("molink_handover_lost_blocks_total", "lost", "Blocks that were computed instead."),
-    Figure("molink_handover_held_bytes", "held_bytes", "Bytes that wait to be sent or taken."),
-    Figure("molink_handover_held_byte_seconds_total", "held_byte_s", "Their size times time."),
-)
-
 LINK_FIGURES = (
     Figure("molink_link_rate_bytes_per_second", "rate_mbps", "Believed rate.", 1e6 / 8),
     Figure("molink_link_rtt_seconds", "rtt_ms", "Round trip without queueing.", 1e-3),
@@ -120,7 +83,12 @@ NODE_FIGURES = (
     Figure("molink_node_sent_bytes_total", "bytes_sent", "Bytes uploaded, as the node says."),
 )
 
-FIGURES = (*STAGE_FIGURES, *PAIR_FIGURES, *LINK_FIGURES, *NODE_FIGURES)
+FIGURES = (
+    *STAGE_FIGURES,
+    *(figure for part in STAGE_PARTS for figure in part.figures),
+    *LINK_FIGURES,
+    *NODE_FIGURES,
+)
 
 
 @dataclass(slots=True)
@@ -156,16 +124,16 @@ class ClusterCollector(Collector):
             return
         label = self.labels.label
         stages = [((label(one.node),), one) for ring in report.rings for one in ring.stages]
-        pairs = [
-            ((label(one.node), "sent" if one.pair.sends else "taken"), one.pair)
-            for ring in report.rings
-            for one in ring.stages
-            if one.pair is not None
-        ]
         links = [(self._ends(one), one) for ring in report.rings for one in ring.links]
         given = [((label(one.name),), one.contribution) for one in report.nodes]
         yield from _families(STAGE_FIGURES, ("node",), stages)
-        yield from _families(PAIR_FIGURES, ("node", "end"), pairs)
+        for part in STAGE_PARTS:
+            parts = [
+                ((*labels, part.label_value(one)), one)
+                for labels, stage in stages
+                if (one := getattr(stage, part.field)) is not None
+            ]
+            yield from _families(part.figures, ("node", part.label), parts)
         yield from _families(LINK_FIGURES, ("source", "target"), links)
         yield from _families(NODE_FIGURES, ("node",), given)
         yield from _whole(report)
@@ -188,11 +156,13 @@ def _whole(report: ClusterReport) -> Iterator[Metric]:
     yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(report.rings))
     present = report.counts()
     states = {str(state): present.get(str(state), 0) for state in NodeState}
-    yield labelled(GaugeMetricFamily, "molink_nodes", "Nodes in each state.", "state", states)
+    yield labelled("molink_nodes", "Nodes in each state.", "state", states)
     counts = {"running": report.running, "waiting": report.waiting}
-    yield labelled(GaugeMetricFamily, "molink_requests", "Requests by state.", "state", counts)
-    yield from _drafted(report.rings)
-    yield from _cached([ring.prefix_cache for ring in report.rings if ring.prefix_cache])
+    yield labelled("molink_requests", "Requests by state.", "state", counts)
+    for part in RING_PARTS:
+        parts = [one for ring in report.rings if (one := getattr(ring, part.field))]
+        for family in part.families(parts):
+            yield labelled(*family)
 
 
 def _found(findings: Sequence[Finding]) -> Metric:
@@ -206,47 +176,14 @@ def _found(findings: Sequence[Finding]) -> Metric:
     return family
 
 
-def _drafted(rings: Sequence[RingReport]) -> Iterator[Metric]:
-    """Metrics of drafters, of each the ring's that it has guessed most for."""
-    most = {one.name: one for one in sorted(_drafters(rings), key=lambda one: one.rounds)}
-    for name, words, figure in (
-        ("molink_draft_acceptance", "Share of drafts that came true.", "acceptance"),
-        ("molink_draft_width", "Drafts of a round.", "width"),
-        ("molink_draft_tokens_per_round", "Tokens of a round.", "tokens_per_round"),
-    ):
-        values = {one: getattr(drafter, figure) or 0.0 for one, drafter in most.items()}
-        yield labelled(GaugeMetricFamily, name, words, "drafter", values)
+def kind_of(name: str) -> type[CounterMetricFamily | GaugeMetricFamily]:
+    """What a metric is to Prometheus, by its name."""
+    return CounterMetricFamily if is_counter(name) else GaugeMetricFamily
 
 
-def _drafters(rings: Sequence[RingReport]) -> list[DrafterReport]:
-    return [one for ring in rings for one in ring.drafters]
-
-
-def _cached(caches: Sequence[CacheReport]) -> Iterator[Metric]:
-    """Metrics of tokens that all rings have cached in each tier, or that came from lower ones."""
-    below = [one.tiers for one in caches if one.tiers is not None]
-    tokens = {"device": sum(one.tokens or 0 for one in caches)}
-    came = {}
-    if below:
-        tokens["host"] = sum(one.host_tokens for one in below)
-        tokens["file"] = sum(one.file_tokens for one in below)
-        came["fetched"] = sum(one.fetched_tokens for one in below)
-        came["lost"] = sum(one.lost_tokens for one in below)
-    name, words = "molink_prefix_cache_tokens", "Cached tokens by tier."
-    yield labelled(GaugeMetricFamily, name, words, "tier", tokens)
-    name, words = "molink_prefix_cache_fetched_tokens_total", "From lower tiers."
-    yield labelled(CounterMetricFamily, name, words, "outcome", came)
-
-
-def labelled(
-    kind: type[CounterMetricFamily | GaugeMetricFamily],
-    name: str,
-    words: str,
-    label: str,
-    values: Mapping[str, float],
-) -> Metric:
+def labelled(name: str, words: str, label: str, values: Mapping[str, float]) -> Metric:
     """A family of one label, with a sample for each of its values."""
-    family = kind(name, words, labels=(label,))
+    family = kind_of(name)(name, words, labels=(label,))
     for value, number in values.items():
         family.add_metric((value,), number)
     return family
@@ -257,8 +194,7 @@ def _families(
 ) -> Iterator[Metric]:
     """A family for each figure, with a sample for each part that has it."""
     for figure in figures:
-        kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
-        family = kind(figure.name, figure.help, labels=names)
+        family = kind_of(figure.name)(figure.name, figure.help, labels=names)
         for labels, value in _values(figure, parts).items():
             family.add_metric(labels, value)
         yield family
@@ -267,9 +203,10 @@ def _families(
 def _values(figure: Figure, parts: Labelled) -> dict[tuple[str, ...], float]:
     """Values of a figure by labels: counters of one label add up, the highest gauge counts."""
     values: dict[tuple[str, ...], float] = {}
+    adds_up = is_counter(figure.name)
     for labels, part in parts:
         if (raw := getattr(part, figure.field)) is not None:
             value = figure.scale * float(raw)
-            before = values.get(labels, value if not figure.is_counter else 0.0)
-            values[labels] = before + value if figure.is_counter else max(before, value)
+            before = values.get(labels, 0.0 if adds_up else value)
+            values[labels] = before + value if adds_up else max(before, value)
     return values

@@ -188,7 +188,7 @@ class RequestMetrics(Collector):
             ("molink_first_token_seconds_total", FORECASTS, "what", seconds),
         )
         for family in families:
-            yield labelled(CounterMetricFamily, *family)
+            yield labelled(*family)
         tokens, moves = "Tokens of all answers.", "Times that a request went on in another ring."
         yield CounterMetricFamily("molink_tokens_generated_total", tokens, self._tokens)
         yield CounterMetricFamily("molink_request_moves_total", moves, self._moves_seen)

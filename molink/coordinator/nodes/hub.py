@@ -15,41 +15,36 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from molink.control.broker.broker import Broker
 from molink.control.client import ControlClient
 from molink.control.inbox import NODE_BUDGET, Inbox
-from molink.control.messages.assignment import Assignment, Stop
+from molink.control.messages.assignment import Assignment
 from molink.control.messages.payloads import (
-    Accepted,
     CoordinatorPresence,
     LinkKeys,
     NodeHealth,
     Presence,
     Profile,
-    Services,
     ShadowOrder,
     StageLink,
 )
 from molink.control.messages.topics import (
-    ACCEPTED,
     ASSIGNMENT,
     COORDINATOR,
     LINK_KEYS,
     PRESENCE,
-    SERVICES,
     SHADOW,
     Received,
 )
 from molink.control.registry.registry import Registry
 from molink.control.versions import own_protocols
 from molink.coordinator.nodes.access import REPORT_TOPICS, BrokerAccess, Suspensions
+from molink.coordinator.nodes.newcomers import Newcomers, NodeServices
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.node_book import NODES_MAX, NodeBook
-from molink.coordinator.nodes.probing import Probing
 from molink.errors import ErrorGuard, JoinRefusedError
-from molink.tasks import gathered, task_group
+from molink.tasks import task_group
 
 RECONNECT_S = 15.0
 """Seconds after the broker was away: nodes wait up to ten between two attempts to reach it."""
@@ -69,12 +64,6 @@ GONE_AFTER_S = 1.0
 tries again within half a second and is there after a handshake; its ring, whose links stand, need
 not end for that. A node that has really gone is missed by its neighbours about as soon."""
 
-ANSWERS_AT_ONCE = 50
-"""Answers to newcomers at a time: each waits for the broker's acknowledgement."""
-
-UP_TO_DATE = "No ring needs it yet."
-"""Message to a node that was outdated before."""
-
 SUSPENDED = "It says far more than a node has to say, and is not listened to for {minutes:.0f} min."
 
 log = logging.getLogger(__name__)
@@ -87,20 +76,6 @@ async def allow_members(broker: Broker, registry: Registry) -> None:
         if member.removed is None:
             with suppress(JoinRefusedError):
                 await broker.allow(member.node_id, member.password)
-
-
-class NodeServices(Protocol):
-    """Services of a coordinator for its nodes, beside the broker."""
-
-    @property
-    def probing(self) -> Probing:
-        """Orders nodes to measure each other."""
-
-    def of_node(self, node_id: str) -> Services:
-        """Addresses and own keys that a node is sent."""
-
-    def forbid(self, node_id: str) -> None:
-        """End the access of a node that was removed."""
 
 
 @dataclass(slots=True)
@@ -122,14 +97,13 @@ class ControlHub:
     """Whether the registry was changed and is still to be read."""
     _removed: set[str] = field(default_factory=set)
     """Nodes whose removal was carried out."""
-    _newcomers: dict[str, None] = field(default_factory=dict)
-    """Nodes that wait for an answer to their presence or profile."""
-    _has_newcomers: asyncio.Event = field(default_factory=asyncio.Event)
-    _greeted: dict[str, Presence] = field(default_factory=dict)
-    """Presence of each node that was answered."""
+    newcomers: Newcomers = field(init=False)
     _keys_sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _wills: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
     """Last wills of nodes that may be there again in a moment."""
+
+    def __post_init__(self) -> None:
+        self.newcomers = Newcomers(self.client, self.book, self.services, self.assign, self.guard)
 
     @classmethod
     @asynccontextmanager
@@ -169,7 +143,12 @@ class ControlHub:
         await self.client.publish(COORDINATOR, "", presence)
         try:
             async with task_group() as group:
-                for work in (self._receive(), self._tick(), self._answer(), self._order_probes()):
+                for work in (
+                    self._receive(),
+                    self._tick(),
+                    self.newcomers.answer(),
+                    self._order_probes(),
+                ):
                     group.create_task(work)
                 group.create_task(self.access.run())
         finally:
@@ -251,8 +230,7 @@ class ControlHub:
         )
         self.book.take(node_id, message, received.arrived_s, live=not received.retained)
         if is_newcomer:
-            self._newcomers[node_id] = None
-            self._has_newcomers.set()
+            self.newcomers.add(node_id)
         if is_news or node.is_assigned:
             self.book.wake(node)
 
@@ -277,41 +255,6 @@ class ControlHub:
         node = self.book.node(node_id)
         node.public_key, node.pc = member.public_key, member.pc
         return True
-
-    async def _answer(self) -> None:
-        """Greet newcomers and have them time a layer. What repeats itself is answered once."""
-        while True:
-            await self._has_newcomers.wait()
-            some = list(self._newcomers)[:ANSWERS_AT_ONCE]
-            for node_id in some:
-                del self._newcomers[node_id]
-            if not self._newcomers:
-                self._has_newcomers.clear()
-            nodes = [self.book.nodes[one] for one in some if one in self.book.nodes]
-            await gathered(self._answer_one(node) for node in nodes)
-
-    async def _answer_one(self, node: Node) -> None:
-        with self.guard:
-            await self._greet(node)
-            if node.may_measure and self.services is not None:
-                await self.services.probing.order_timing(self.client, [node])
-
-    async def _greet(self, node: Node) -> None:
-        """Accept a node that has come: of two agents with one key the one that started later."""
-        presence, before = node.presence, self._greeted.get(node.node_id)
-        if presence is not None and presence.online and presence != before:
-            accepted = Accepted(
-                incarnation=presence.incarnation, started_unix_s=presence.started_unix_s
-            )
-            services = self.services.of_node(node.node_id) if self.services else Services()
-            await self.client.publish(ACCEPTED, node.node_id, accepted)
-            await self.client.publish(SERVICES, node.node_id, services)
-            self._greeted[node.node_id] = presence
-            # As the reason to do nothing: builds that know of no such state show their owner that.
-            was_outdated = before is not None and own_protocols().trouble(before.protocol)
-            if node.outdated or (was_outdated and not node.is_assigned):
-                why = node.outdated or UP_TO_DATE
-                await self.assign(node, Assignment(revision=0, command=Stop(), reason=why))
 
     async def _order_probes(self) -> None:
         """Have the nodes measure the paths when it is time."""

@@ -10,6 +10,7 @@ from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.slowdown import Slowdown, StepsSeen
 from molink.errors import ErrorGuard
 from molink.report.cluster import RingForecast
+from molink.report.shared_fields import report_of
 from molink_scheduler.routing.ring_forecast import RingPace
 
 if TYPE_CHECKING:
@@ -72,11 +73,7 @@ class PlannedRing:
     def promised(self) -> RingForecast | None:
         """Forecast in figures, to be compared with what is served; None without."""
         one = self.forecast
-        if one is None:
-            return None
-        return RingForecast(
-            one.users, one.tpot_s, one.tpot_alone_s, one.ttft_s, one.tokens_per_s, one.bottleneck
-        )
+        return None if one is None else report_of(RingForecast, one)
 
 
 def _moved(forecasts: Sequence["StageForecast"], stage: PlannedStage) -> "StageForecast":

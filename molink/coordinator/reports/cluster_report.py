@@ -24,9 +24,10 @@ from molink.report.cluster import (
     RingLink,
     RingReport,
 )
-from molink.report.hand_over import PairReport
+from molink.report.drafts import DrafterReport
 from molink.report.nodes import NodeReport
-from molink.stage_protocol.health import DrafterHealth, PackingHealth, PairHealth, StageHealth
+from molink.report.shared_fields import report_of
+from molink.stage_protocol.health import DrafterHealth, PackingHealth, StageHealth
 from molink.version import version
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.link.facts import LinkReport
@@ -144,9 +145,9 @@ def pace_report(client: RingClient) -> cluster.PaceReport | None:
     return cluster.PaceReport(*(round(pace.waits_s + one_s, 6) for one_s in (tpot_s, *tbts_s)))
 
 
-def _drafter(of_head: DrafterHealth) -> cluster.DrafterReport:
+def _drafter(of_head: DrafterHealth) -> DrafterReport:
     rounds, tried = of_head.rounds, of_head.tried
-    return cluster.DrafterReport(
+    return DrafterReport(
         of_head.name,
         rounds,
         of_head.right / tried if tried else None,
@@ -167,38 +168,19 @@ def _stages(ring: Ring) -> tuple[cluster.StageReport, ...]:
 def _stage(stage: AgentStage) -> cluster.StageReport:
     health, loaded = stage.health or NO_HEALTH, stage.loaded
     assert loaded is not None, "a ring serves only when its stages are loaded"
-    return cluster.StageReport(
+    return report_of(
+        cluster.StageReport,
+        loaded,
+        health,
         node=stage.name,
         pid=stage.pid,
         layers=stage.layers,
-        device=loaded.device,
-        dtype=loaded.dtype,
-        kv_dtype=loaded.kv_dtype,
-        attention_fallback=loaded.attention_fallback,
-        decode_fallback=loaded.decode_fallback,
-        fusion_fallback=loaded.fusion_fallback,
-        swap_fallback=loaded.swap_fallback,
-        weights_bytes=loaded.weights_bytes,
         kv_tokens_capacity=BLOCK_TOKENS * stage.offer.blocks,
-        kv_tokens_used=health.kv_tokens_used,
-        kv_tokens_cached=health.kv_tokens_cached,
         state_slots_capacity=loaded.state_slots,
-        state_slots_used=health.state_slots_used,
         busy_s=round(health.busy_s, 3),
-        busy_share=health.busy_share,
-        steps=health.steps,
         decode_step_s=health.decode_step_s if stage.health else None,
         prefill_row_s=health.prefill_row_s if stage.health else None,
-        decode_round_s=health.decode_round_s,
-        micro_batch_count=health.micro_batch_count,
-        micro_batches_held=health.micro_batches_held,
-        micro_batches_circling=health.micro_batches_circling,
-        frames_refused=health.frames_refused,
-        kv_token_bytes=loaded.kv_token_bytes,
-        kv_request_bytes=loaded.kv_request_bytes,
-        folds=loaded.folds,
         lender=_lender(stage),
-        pair=_pair(health.pair),
     )
 
 
@@ -215,43 +197,10 @@ def _lender(stage: AgentStage) -> StageLenderReport | None:
     )
 
 
-def _pair(one: PairHealth | None) -> PairReport | None:
-    if one is None:
-        return None
-    return PairReport(
-        sends=one.sends,
-        linked=one.linked,
-        blocks=one.blocks,
-        size_bytes=one.size_bytes,
-        seconds=round(one.seconds, 3),
-        used=one.used,
-        lost=one.lost,
-        held_bytes=one.held_bytes,
-        held_byte_s=round(one.held_byte_s, 3),
-        why=one.why,
-    )
-
-
 def _link(ring: Ring, hop: _Hop) -> RingLink:
-    one = hop.report
-    link = RingLink(
-        source=_name(ring, hop.source),
-        target=_name(ring, hop.target),
-        messages_sent=one.messages_sent,
-        bytes_sent=one.bytes_sent,
-        decode_waiting=one.decode_waiting,
-        prefill_waiting=one.prefill_waiting,
-        decode_queued_bytes=one.decode_queued_bytes,
-        prefill_queued_bytes=one.prefill_queued_bytes,
-        chunk_bytes=one.chunk_bytes,
-        rate_mbps=one.rate_mbps,
-        rtt_ms=one.rtt_ms,
-        queueing_delay_ms=one.queueing_delay_ms,
-        in_flight_bytes=one.in_flight_bytes,
-        foreign_upload=one.foreign_upload,
-        acks_refused=one.acks_refused,
-        emulated=_emulated(ring.terms.emulated),
-    )
+    source, target = _name(ring, hop.source), _name(ring, hop.target)
+    emulated = _emulated(ring.terms.emulated)
+    link = report_of(RingLink, hop.report, source=source, target=target, emulated=emulated)
     health = ring.stages[hop.source].health
     if hop.source == COORDINATOR or hop.target <= hop.source or health is None:
         return link  # It carries no activations.

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from molink.control.messages.payloads import Profile, StageFact, StepCost
+from molink.control.messages.payloads import Profile, StageFact
 from molink.coordinator.nodes.discrepancies import Sightings, discrepancies
 from molink.coordinator.nodes.node import Contribution, Node
 from molink.report.nodes import (
     ContributionReport,
-    MeasuredSteps,
     MemoryReport,
     NodeReport,
     ProfileReport,
     ShadowReport,
 )
-from molink.stage_protocol.progress import ShadowLag
+from molink.report.shared_fields import report_of
 
 NO_CONTRIBUTION = Contribution()
 
@@ -46,7 +45,7 @@ def nodes_report(
 def _node(
     node: Node, given: Contribution, reason: str, device: str | None, doubts: tuple[str, ...]
 ) -> NodeReport:
-    assignment = node.assignment
+    assignment, behind, profile = node.assignment, node.behind, node.profile
     work = assignment.work if assignment is not None else None
     return NodeReport(
         id=node.node_id,
@@ -61,12 +60,12 @@ def _node(
         ring=assignment.ring if assignment is not None and work is not None else None,
         layers=work.layers if work is not None else None,
         covers=node.covers or None,
-        shadow=_shadow(node.behind),
+        shadow=None if behind is None else report_of(ShadowReport, behind),
         loaded=_loaded(node.current_fact),
         device=device,
-        memory=_memory(node.profile),
+        memory=_memory(profile),
         paths=_paths(node),
-        profile=_profile(node.profile),
+        profile=None if profile is None else report_of(ProfileReport, profile),
         contribution=contribution_report(given),
         doubts=doubts,
     )
@@ -77,11 +76,6 @@ def _loaded(fact: StageFact | None) -> float | None:
     if fact is None or fact.kind == "ready":
         return None
     return 1.0 if fact.kind == "loaded" else fact.fraction
-
-
-def _shadow(behind: ShadowLag | None) -> ShadowReport | None:
-    """How far a standby's KV is behind that of the stage that it covers."""
-    return None if behind is None else ShadowReport(behind.tokens, behind.seconds)
 
 
 def contribution_report(given: Contribution) -> ContributionReport:
@@ -129,30 +123,3 @@ def _paths(node: Node) -> dict[str, str]:
     if node.health is not None and node.health.paths:
         return dict(node.health.paths)
     return {to: path.path for to, path in node.paths.items()}
-
-
-def _profile(profile: Profile | None) -> ProfileReport | None:
-    if profile is None:
-        return None
-    return ProfileReport(
-        cpu_threads=profile.cpu_threads,
-        upload_mbps=profile.upload_mbps,
-        download_mbps=profile.download_mbps,
-        upload_cap_mbps=profile.upload_cap_mbps,
-        coordinator_rtt_ms=profile.coordinator_rtt_ms,
-        nat=profile.nat,
-        clock_offset_s=profile.clock_offset_s,
-        steps=_steps(profile.steps),
-    )
-
-
-def _steps(steps: StepCost | None) -> MeasuredSteps | None:
-    if steps is None:
-        return None
-    return MeasuredSteps(
-        model=steps.model,
-        decode_fixed_s=steps.decode_fixed_s,
-        decode_row_s=steps.decode_row_s,
-        prefill_row_s=steps.prefill_row_s,
-        head_row_s=steps.head_row_s,
-    )

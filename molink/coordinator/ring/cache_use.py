@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from molink.coordinator.nodes.node import Node
-from molink.report.cluster import CachedBelow, CacheReport
-from molink.stage_protocol.health import CacheTiersHealth, StageHealth
+from molink.report.prefix_cache import CachedBelow, CacheReport
+from molink.report.shared_fields import report_of
+from molink.stage_protocol.health import StageHealth
 
 RECENT_REQUESTS = 100
 """Requests behind the recent hit rate: one of them is 1 %, and a changed crowd shows in minutes."""
@@ -40,12 +41,13 @@ class CacheUse:
     def report(self, head: StageHealth | None) -> CacheReport:
         """Use of the cache so far; the head knows what is cached on all stages."""
         recent = [sum(one) for one in zip(*self._recent, strict=True)] or [0, 0]
+        tiers = head.cache_tiers if head is not None else None
         return CacheReport(
             tokens=None if head is None else head.kv_tokens_cached,
             requests=self.requests,
             hit_rate=_share(self.cached_tokens, self.prompt_tokens),
             recent_hit_rate=_share(recent[1], recent[0]),
-            tiers=None if head is None else _below(head.cache_tiers),
+            tiers=None if tiers is None else report_of(CachedBelow, tiers),
         )
 
 
@@ -64,14 +66,6 @@ class CacheSources:
             self._nodes.clear()
         self._nodes |= {node.node_id: node for node in nodes}
         return is_spoilt
-
-
-def _below(tiers: CacheTiersHealth | None) -> CachedBelow | None:
-    if tiers is None:
-        return None
-    return CachedBelow(
-        tiers.host_tokens, tiers.file_tokens, tiers.fetched_tokens, tiers.lost_tokens
-    )
 
 
 def _share(part: int, whole: int) -> float | None:

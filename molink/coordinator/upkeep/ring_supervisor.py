@@ -21,9 +21,14 @@ from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.agent_stage import AgentStage, why_not_needed
 from molink.coordinator.ring.cache_use import CacheSources
 from molink.coordinator.ring.client import RingClient
-from molink.coordinator.ring.lender_watch import on_grown_terms, watch_lenders
 from molink.coordinator.ring.ring import Ring
-from molink.coordinator.ring.stage_watch import StageFailure, silences_s
+from molink.coordinator.ring.ring_watch import (
+    on_grown_terms,
+    watch_lenders,
+    watch_rows,
+    watch_silence,
+)
+from molink.coordinator.ring.stage_watch import StageFailure
 from molink.coordinator.upkeep.neighbours import has_grown
 from molink.coordinator.upkeep.recovery import Recovery, Resumption
 from molink.coordinator.upkeep.ring_building import RingEndpoint, build_ring
@@ -42,14 +47,6 @@ OPEN_TIMEOUT_S = 180.0
 
 PROGRESS_PERIOD_S = 1.0
 """Between two looks whether a ring moves on; its stages report once a second."""
-
-SILENCE_PERIOD_S = 0.1
-"""Between two looks for stages that are silent."""
-
-ROWS_REFUSED_MAX = 3
-"""Requests that a stage may refuse for its neighbour's rows, until one of both is left out."""
-
-SILENT = "neither its neighbours nor the coordinator get anything from its stage"
 
 DRAIN_S = 30.0
 """Running answers may end where they are; what is left then goes on in another ring."""
@@ -206,8 +203,10 @@ class RingSupervisor:
         """Serve until it is drained. Raises StageError or RingError when a stage is lost."""
         async with background_tasks() as tasks:
             tasks.create_task(ring.watch())
-            tasks.create_task(self._watch_silence(ring))
-            tasks.create_task(self._watch_rows(ring))
+            tasks.create_task(
+                watch_silence(ring, self.recovery.is_lost, self._note, lambda: self.clock())
+            )
+            tasks.create_task(watch_rows(ring, self.complained, self._note))
             tasks.create_task(watch_lenders(ring))
             tasks.create_task(self.lenders.serve(self.number, ring.stages))
             tasks.create_task(self.endpoint.watch(ring))
@@ -290,38 +289,6 @@ class RingSupervisor:
                 return await self.endpoint.connect(ring)
         except RingError as error:
             raise self.stages[0].fail(f"{self.stages[0].name}: {error}") from None
-
-    async def _watch_silence(self, ring: Ring) -> None:
-        """Note each stage that falls silent; raises StageError when one stays so."""
-        known: set[int] = set()
-        while True:
-            await asyncio.sleep(SILENCE_PERIOD_S)
-            found = silences_s([stage.seen for stage in ring.stages], now := self.clock())
-            silent = {place: silent_s for place, silent_s in enumerate(found) if silent_s}
-            for one in (ring.stages[place] for place in silent.keys() - known):
-                self._note("stage_silent", f"waits for {one.name}: {SILENT}", one.name)
-            for place, silent_s in silent.items():
-                stage = ring.stages[place]
-                if self.recovery.is_lost(ring, place, silent_s):
-                    silence = f"{stage.name} has been silent for {silent_s:.0f} s"
-                    raise stage.silent(f"{silence}: {SILENT}.", now)
-            known = set(silent)
-
-    async def _watch_rows(self, ring: Ring) -> None:
-        """Note each stage that refuses rows of the one before, which costs their requests only;
-        raises StageError when that is all too often, or not the first ring of one of both."""
-        known = [stage.rows_refused for stage in ring.stages]
-        while True:
-            await asyncio.sleep(SILENCE_PERIOD_S)
-            for place, stage in enumerate(ring.stages):
-                if (refused := stage.rows_refused) <= known[place]:
-                    continue
-                previous, known[place] = ring.stages[place - 1], refused
-                what = f"{stage.name} has refused rows of {previous.name} that are no numbers"
-                failure = StageFailure(stage.node.node_id, f"{what}.", previous.node.node_id)
-                self._note("rows_refused", f"goes on, but {what}")
-                if self.complained(failure) or refused >= ROWS_REFUSED_MAX:
-                    raise stage.fail(failure.reason, failure.about)
 
     async def _watch_progress(self, client: RingClient) -> None:
         """Wait until the ring stands, then raise StageError."""

@@ -4,7 +4,15 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
-from molink.dashboard.model.figures import (
+from molink.dashboard.model.history import History
+from molink.dashboard.pages.lending import cell_lenders, folds_text, lending_text
+from molink.dashboard.pages.lines import Glyphs, Line, TextSpan, field_line, line
+from molink.dashboard.pages.request_page import request_lines
+from molink.report.capabilities import parts_of
+from molink.report.cell import CellPcReport
+from molink.report.cluster import RingLink
+from molink.report.events import ClusterEvent
+from molink.report.figures import (
     data,
     day_and_clock,
     duration,
@@ -12,18 +20,6 @@ from molink.dashboard.model.figures import (
     percent,
     seconds,
 )
-from molink.dashboard.model.history import History
-from molink.dashboard.pages.lending import (
-    cell_lenders,
-    folds_text,
-    lending_text,
-    stage_lender_text,
-)
-from molink.dashboard.pages.lines import Glyphs, Line, TextSpan, field_line, line
-from molink.dashboard.pages.request_page import request_lines
-from molink.report.cell import CellPcReport
-from molink.report.cluster import RingLink
-from molink.report.events import ClusterEvent
 from molink.report.nodes import NodeReport, ProfileReport
 
 PATHS_SHOWN = 8
@@ -124,8 +120,9 @@ def _stage(history: History, node: NodeReport) -> Iterator[Line]:
                     yield field_line("micro-batches", f"{here} that circle are here, as a mean")
                 kv = f"{stage.kv_tokens_used:,} of {stage.kv_tokens_capacity:,} tokens"
                 yield field_line("KV cache", f"{kv} ({percent(stage.kv_share)})")
-                if lent := stage_lender_text(stage):
-                    yield field_line("lender", lent)
+                for shown, part in parts_of(stage):
+                    if text := shown.words(part):
+                        yield field_line(shown.title, text)
                 if folds := folds_text(stage, ring):
                     yield field_line("cut prompts", folds)
                 if stage.state_slots_capacity:

@@ -1,11 +1,11 @@
-"""What a PC lends to others of its LAN and borrows, and where a stage's KV lies, in words."""
+"""What a PC lends to others of its LAN and borrows, and how a stage folds its KV, in words."""
 
 from collections.abc import Sequence
 
-from molink.dashboard.model.figures import data, seconds
 from molink.dashboard.model.history import History
 from molink.report.cell import CellPcReport
 from molink.report.cluster import RingReport, StageReport
+from molink.report.figures import data
 from molink.report.nodes import NodeReport
 
 
@@ -30,19 +30,6 @@ def lending_text(lenders: Sequence[CellPcReport]) -> str:
             own = f" beside {data(one.own_bytes)} of its own" if one.own_bytes else ""
             parts.append(f"borrows {data(one.borrowed_bytes)}{own}")
     return ", ".join(parts)
-
-
-def stage_lender_text(stage: StageReport) -> str:
-    """Tokens that a stage holds itself and has borrowed room for, and how long its steps wait for
-    what lies there; empty: it has never had a lender."""
-    lender = stage.lender
-    if lender is None:
-        return ""
-    borrowed = f"{lender.borrowed_tokens:,} borrowed, {lender.held_tokens:,} of them held"
-    wait = f", a step waits {seconds(lender.step_wait_s)}" if lender.step_wait_s else ""
-    device = lender.lender.partition("/")[2]
-    where = f" on a card ({device})" if device else ""
-    return f"{lender.own_tokens:,} tokens of its own, {borrowed}{where}{wait}"
 
 
 def folds_text(stage: StageReport, ring: RingReport) -> str:

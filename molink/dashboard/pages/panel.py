@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
 
-from molink.dashboard.model.figures import clock, duration, per_s, seconds
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, fitted, line
 from molink.findings.finding import Finding, Severity
 from molink.findings.series import percentile
+from molink.report.figures import clock, duration, per_s, seconds
 
 SPARK_WIDTH = 22
 """Width of a sparkline at 80 columns; wider terminals give it what they have."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from molink.dashboard.model.figures import data, duration, seconds
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.columns import Column, table_line
 from molink.dashboard.pages.lines import Glyphs, Row, TextSpan
 from molink.findings.series import percentile
+from molink.report.figures import data, duration, seconds
 from molink.report.requests import KeyReport, RequestReport
 
 KEYS = (

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import pairwise
 
-from molink.dashboard.model.figures import day_and_clock, seconds
 from molink.dashboard.pages.columns import shown_layers
 from molink.dashboard.pages.lines import Glyphs, Line, Style, TextSpan, field_line, line
+from molink.report.figures import day_and_clock, seconds
 from molink.report.requests import AttemptReport, PieceReport, RequestReport
 
 AXIS_CELLS = 36

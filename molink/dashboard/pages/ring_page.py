@@ -16,25 +16,21 @@ line.
 from collections.abc import Iterator, Sequence
 
 from molink.dashboard.model.circling import Circling, circling
-from molink.dashboard.model.figures import data, mbps, percent, seconds
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.columns import shown_layers
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Style, TextSpan, fitted, line, text_of
 from molink.findings.series import stage_key
 from molink.findings.stages import SlowStage, slow_stages, slowest_stage
-from molink.report.cluster import (
-    COORDINATOR,
-    CacheReport,
-    RingLink,
-    RingReport,
-    StageReport,
-)
+from molink.report.capabilities import parts_of
+from molink.report.cluster import COORDINATOR, RingLink, RingReport, StageReport
+from molink.report.figures import data, mbps, percent, seconds, thousands
+from molink.report.prefix_cache import CacheReport
 
 BUSY_BAD = 0.9
 """A stage so busy has nothing to spare."""
 
-BORROWED_WIDTH = 120
-"""Narrower screens do not show what a stage has borrowed: the details of its node do."""
+NOTES_WIDTH = 120
+"""Narrower screens do not show notes such as what a stage has borrowed: its node's details do."""
 
 QUEUE_DOTS_MAX = 8
 
@@ -105,15 +101,11 @@ def _title(ring: RingReport, width: int, glyphs: Glyphs) -> Line:
 
 def _cached(cache: CacheReport) -> str:
     """Tokens that are cached, in the devices and below."""
-    found = [f"{_thousands(cache.tokens or 0)} tokens"]
+    found = [f"{thousands(cache.tokens or 0)} tokens"]
     if cache.tiers is not None:
         below = ((cache.tiers.host_tokens, "in host memory"), (cache.tiers.file_tokens, "on disk"))
-        found += [f"{_thousands(tokens)} {where}" for tokens, where in below if tokens]
+        found += [f"{thousands(tokens)} {where}" for tokens, where in below if tokens]
     return ", ".join(found)
-
-
-def _thousands(tokens: int) -> str:
-    return f"{tokens / 1000:.0f}k" if tokens >= 10_000 else f"{tokens}"
 
 
 def _circling(ring: RingReport) -> str:
@@ -188,7 +180,7 @@ class _StageRows:
             " KV ",
             TextSpan(f"{percent(stage.kv_share):>5}", kv_style),
             *self._mark(),
-            *self._borrowed(),
+            *self._notes(),
         )
 
     def _style(self) -> Style:
@@ -204,11 +196,11 @@ class _StageRows:
             return (TextSpan(f"  {mark} sets pace", "warning"),)
         return ()
 
-    def _borrowed(self) -> Line:
-        lender = self._stage.lender
-        if lender is None or not lender.borrowed_tokens or self._width < BORROWED_WIDTH:
+    def _notes(self) -> Line:
+        if self._width < NOTES_WIDTH:
             return ()
-        return (TextSpan(f"  {_thousands(lender.borrowed_tokens)} borrowed", "dim"),)
+        notes = [shown.note(part) for shown, part in parts_of(self._stage)]
+        return tuple(TextSpan(f"  {note}", "dim") for note in notes if note)
 
     def _side(self) -> str:
         glyphs = self._glyphs

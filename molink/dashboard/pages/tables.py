@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import tzinfo
 from functools import lru_cache
 
-from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.columns import Column, shown_layers, table_line
 from molink.dashboard.pages.lending import cell_lenders, lending_text
@@ -18,6 +17,7 @@ from molink.findings.finding import KINDS
 from molink.findings.series import percentile, stage_key
 from molink.findings.stages import slow_stages
 from molink.report.cluster import RingLink, RingReport
+from molink.report.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.report.nodes import NodeReport
 from molink.report.requests import RequestReport
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from datetime import tzinfo
 from typing import Any
 
-from molink.dashboard.model.figures import clock
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import Glyphs, Line, TextSpan, line
+from molink.report.figures import clock
 from molink.report.plain import to_plain
 
 

@@ -22,7 +22,8 @@ from molink.engine.memory.kv_rows import KvRows
 from molink.engine.memory.ragged_batch import RaggedBatch, RaggedSpan
 from molink.engine_protocol.lender import LentKv, LentSpan
 from molink.engine_protocol.values import BlockBytes
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, number_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.number_runs import number_runs
 
 CPU = torch.device("cpu")
 

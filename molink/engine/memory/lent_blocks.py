@@ -16,8 +16,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import islice
 
-from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks, number_runs
+from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks
 from molink_scheduler.kv.free_runs import FreeRuns
+from molink_scheduler.number_runs import number_runs
 
 LAST_BLOCKS_HERE = 2
 """Last blocks of each table that are never lent: the one that is filled, and the one before, into

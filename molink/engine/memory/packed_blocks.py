@@ -19,7 +19,8 @@ from molink.engine.device.streams import host_memory
 from molink.engine.memory.arriving_blocks import ArrivingBlocks
 from molink.engine.memory.kv_pool import KvPool
 from molink.engine_protocol import values
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, number_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.number_runs import number_runs
 
 
 @dataclass(frozen=True, slots=True)

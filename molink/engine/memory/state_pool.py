@@ -82,11 +82,6 @@ class StatePool:
         """Slots of all kinds."""
         return self.slots + self.padding + self.snapshots
 
-    @property
-    def slots_used(self) -> int:
-        """Slots that belong to somebody."""
-        return len(self._slot_of)
-
     def take(self, request_id: int) -> int:
         """The request's slot; a new request takes a free one.
 

@@ -36,7 +36,6 @@ from molink.engine.sampling.logit_changes import (
     changes,
     forbidden_words,
 )
-from molink.engine.sampling.verified import rows_that_count
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.request import LOGPROBS_MAX
@@ -247,3 +246,20 @@ def ranked(columns: Sequence[float], count: int) -> tuple[float, tuple[tuple[int
     both = zip(columns[2:half][:count], columns[half:], strict=False)
     top = tuple((int(word), logprob) for word, logprob in both if logprob > float("-inf"))
     return columns[1], top
+
+
+def rows_that_count(drafts: Sequence[int], words: Sequence[int | None]) -> int:
+    """Verification of drafts: how many of a span's rows count, from the first on. `words`: what
+    each row drew, one more than there are drafts; None: nothing, as its grammar's mask was not
+    there.
+
+    A row stands behind the drafts before it, so its token is the sequence's if those are what was
+    drawn in front of it. The first draft that is not ends the run, and the token that was drawn in
+    its place is the sequence's next one: a span gives one token at least, the same with any drafts.
+    """
+    for row, word in enumerate(words):
+        if word is None:
+            return row
+        if row == len(drafts) or word != drafts[row]:
+            return row + 1
+    raise ValueError("a row is drawn behind each draft, and one before them")

@@ -60,11 +60,11 @@ class PairFigures:
                 linked=linked,
                 blocks=self._blocks,
                 size_bytes=self._bytes,
-                seconds=self._seconds,
+                seconds=round(self._seconds, 3),
                 used=self._used,
                 lost=self._lost,
                 held_bytes=self.held_bytes,
-                held_byte_s=self._held_byte_s,
+                held_byte_s=round(self._held_byte_s, 3),
                 why=why,
             )
 

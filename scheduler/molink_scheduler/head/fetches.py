@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.changes import FetchBlocks, Fetched, TakeBlocks
 from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.ring_cache import RingCache
@@ -30,6 +30,7 @@ from molink_scheduler.kv.tiers import (
     answer_s,
     blocks_worth_fetching,
 )
+from molink_scheduler.number_runs import named_runs
 
 FETCH_FACTOR = 3.0
 """Multiple of the forecast until a fetch is answered: as patient as coordinators are with prompts.

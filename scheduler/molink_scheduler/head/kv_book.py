@@ -21,12 +21,13 @@ from molink_scheduler.head.fetches import Fetches, prompt_of
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.head.snapshots import NoSnapshots, Snapshots
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for, named_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.changes import CacheChange, FoldBlocks, KeepBlocks, KeptBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX
+from molink_scheduler.number_runs import named_runs
 from molink_scheduler.token_ids import TOKEN_BYTES, common_blocks
 
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES

@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from molink_scheduler.kv.free_runs import FreeRuns
+from molink_scheduler.number_runs import join_runs, number_runs
 
 BLOCK_TOKENS = 16
 """vLLM's default: small enough that half a block of waste per sequence does not matter, large
@@ -42,49 +43,10 @@ def blocks_for(tokens: int) -> int:
     return -(-tokens // BLOCK_TOKENS)
 
 
-def number_runs(numbers: Iterable[int]) -> list[range]:
-    """Numbers as runs of consecutive ones."""
-    runs: list[range] = []
-    start = stop = 0
-    for number in numbers:
-        if number != stop or start == stop:
-            if start < stop:
-                runs.append(range(start, stop))
-            start = number
-        stop = number + 1
-    return [*runs, range(start, stop)] if start < stop else runs
-
-
-def join_runs(runs: Iterable[range]) -> list[range]:
-    """Runs, of which those that follow one another are one."""
-    joined: list[range] = []
-    for run in runs:
-        if joined and joined[-1].stop == run.start:
-            joined[-1] = range(joined[-1].start, run.stop)
-        else:
-            joined.append(run)
-    return joined
-
-
 def folded_numbers(hosts: Sequence[int], blocks: int, step: int) -> "array[int]":
     """Numbers of so many folded blocks in the layers that read them, by those that they lie in."""
     numbers = [hosts[place % len(hosts)] + place // len(hosts) * step for place in range(blocks)]
     return array("i", numbers)
-
-
-def cut_runs(runs: Sequence[range], count: int) -> tuple[list[range], list[range]]:
-    """The first `count` numbers of some runs, and the others."""
-    for place, run in enumerate(runs):
-        if count < len(run):
-            first = [*runs[:place], run[:count]] if count else [*runs[:place]]
-            return first, [run[count:], *runs[place + 1 :]]
-        count -= len(run)
-    return [*runs], []
-
-
-def named_runs(runs: Iterable[range]) -> tuple[tuple[int, int], ...]:
-    """Runs as messages name them: (first number, how many)."""
-    return tuple([(run.start, len(run)) for run in runs])
 
 
 @dataclass(slots=True)
@@ -346,14 +308,8 @@ class KvBlocks:
     def free_runs(self) -> list[tuple[int, int]]:
         """Blocks that belong to nobody, as (first block, how many), ascending."""
         claims = (claim for claim in self._claims.values() if claim)
-        runs = sorted((run.start, len(run)) for run in (*self._free.runs(), *claims))
-        joined: list[tuple[int, int]] = []
-        for start, length in runs:
-            if joined and sum(joined[-1]) == start:
-                joined[-1] = joined[-1][0], joined[-1][1] + length
-            else:
-                joined.append((start, length))
-        return joined
+        runs = sorted((*self._free.runs(), *claims), key=lambda run: run.start)
+        return [(run.start, len(run)) for run in join_runs(runs)]
 
     def _spared(self, request_id: int) -> int:
         blocks, into = self._folded.get(request_id, (0, 0))

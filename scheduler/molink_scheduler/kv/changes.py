@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from molink_scheduler.kv.blocks import named_runs, number_runs
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, DEVICE, FILE, HOST
+from molink_scheduler.number_runs import named_runs, number_runs
 
 Runs = tuple[tuple[int, int], ...]
 """Runs (first number, blocks) of cached blocks."""

@@ -25,11 +25,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
 
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, cut_runs, join_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.kv.eviction import EVICTION_ORDERS
 from molink_scheduler.kv.owners import OWNER_MARK, Owners, split_salt
 from molink_scheduler.kv.tiers import DEVICE
 from molink_scheduler.kv.wishes import Wishes
+from molink_scheduler.number_runs import cut_runs, join_runs
 from molink_scheduler.token_ids import TOKEN_BYTES, common_blocks
 
 STALE_ENTRIES_MAX = 1024

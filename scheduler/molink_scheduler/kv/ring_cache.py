@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 
-from molink_scheduler.kv.blocks import cut_runs, join_runs, named_runs
 from molink_scheduler.kv.changes import (
     AwayBlocks,
     CacheChange,
@@ -34,6 +33,7 @@ from molink_scheduler.kv.prefix_tree import CachedPrefix
 from molink_scheduler.kv.snapshots import SnapshotDirectory
 from molink_scheduler.kv.tiered_tree import TieredTree
 from molink_scheduler.kv.tiers import CACHE_RUNS_MAX, DEVICE, FILE, HOST, CacheTiers
+from molink_scheduler.number_runs import cut_runs, join_runs, named_runs
 
 ROOM_AHEAD = 1 / 64
 """Least share of a full ring that is made free at once: else each block that an answer grows by is

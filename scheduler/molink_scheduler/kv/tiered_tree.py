@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, takewhile
 
-from molink_scheduler.kv.blocks import cut_runs, join_runs
 from molink_scheduler.kv.prefix_tree import CachedPrefix, Node, PrefixTree
 from molink_scheduler.kv.tiers import DEVICE, FILE, HOST, CacheTiers
+from molink_scheduler.number_runs import cut_runs, join_runs
 
 
 @dataclass(slots=True)

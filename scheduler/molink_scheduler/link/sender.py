@@ -220,11 +220,6 @@ class LinkSender:
         oldest = self.pacer.oldest
         return oldest if oldest is not None or not self._again else self._again[0].sequence
 
-    @property
-    def is_repeating(self) -> bool:
-        """Whether something must leave once more, so that nothing else may."""
-        return bool(self._again)
-
     def connection_changed(self, first: int, now: float, *, path_changed: bool) -> None:
         """There is another connection, and the far end has all chunks before number `first`;
         `path_changed`: it does not lead where the one before did."""

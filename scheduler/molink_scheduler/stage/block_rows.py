@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from molink_scheduler.batch import Admission
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, named_runs, number_runs
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.number_runs import named_runs, number_runs
 from molink_scheduler.stage.sent_rows import SentRows, joined_rows
 
 

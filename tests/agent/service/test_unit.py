@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from molink.engine.kernels.cpu.native_kernel import FOLDER_VARIABLE
 from molink.errors import UserError
-from molink_agent.service.unit import MADE_BY, UNIT_NAME, unit_name, unit_text
+from molink_agent.service.unit import MADE_BY, unit_name, unit_text
 
 DATA = Path("/home/anna/.local/share/molink-agent")
 
 ESCAPES = re.compile(r"\\(.)|%(%)|\$(\$)")
 
 paths = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=30)
+
+UNIT_NAME = "molink-agent.service"
+"""Name of the unit of the agent with the usual data directory."""
 
 
 def settings(text: str) -> dict[str, str]:

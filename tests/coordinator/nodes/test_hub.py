@@ -321,8 +321,9 @@ class StuckClient(FakeClient):
 async def test_a_broker_that_acknowledges_nothing_holds_up_neither_reports_nor_watch(monkeypatch):
     monkeypatch.setattr(hub_module, "TICK_S", 0.0)
     w = World()
-    w.hub.client = w.client = StuckClient()
-    tasks = [asyncio.create_task(one) for one in (w.hub._receive(), w.hub._tick(), w.hub._answer())]
+    w.hub.client = w.client = w.hub.newcomers.client = StuckClient()
+    works = w.hub._receive(), w.hub._tick(), w.hub.newcomers.answer()
+    tasks = [asyncio.create_task(one) for one in works]
     await w.say("a", PRESENCE, HERE)
     await w.say("a", PROFILE_TOPIC, PROFILE)
     w.hub.registry.changes.append(True)

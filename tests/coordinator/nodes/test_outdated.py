@@ -13,7 +13,7 @@ from molink.control.messages.payloads import (
 from molink.control.messages.topics import PRESENCE
 from molink.control.messages.topics import PROFILE as PROFILE_TOPIC
 from molink.control.versions import UNTOLD, own_protocols
-from molink.coordinator.nodes.hub import UP_TO_DATE
+from molink.coordinator.nodes.newcomers import UP_TO_DATE
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.reports.node_reports import nodes_report
 from molink.wire.protocol import PROTOCOL_VERSION

@@ -12,7 +12,7 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.upkeep.ring_health import progress_sentence
-from molink.report.cluster import DrafterReport
+from molink.report.drafts import DrafterReport
 from molink.stage_protocol.health import DrafterHealth
 from tests.coordinator.examples import HERE, PROFILE
 from tests.golden.values_cluster import CARD, LinksDouble, a_ring

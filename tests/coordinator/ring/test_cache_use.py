@@ -3,7 +3,7 @@
 import pytest
 
 from molink.coordinator.ring.cache_use import RECENT_REQUESTS, CacheUse
-from molink.report.cluster import CachedBelow, CacheReport
+from molink.report.prefix_cache import CachedBelow, CacheReport
 from molink.stage_protocol.health import CacheTiersHealth, PackingHealth, StageHealth
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from molink.control.messages.payloads import NodeHealth
 from molink.coordinator.planning import readiness
+from molink.coordinator.ring import ring_watch
 from molink.coordinator.ring.live_sequence import RequestStalledError, Served
 from molink.coordinator.upkeep import manager as manager_module
 from molink.coordinator.upkeep import ring_progress, ring_supervisor
@@ -167,7 +168,7 @@ def complaining(count: int) -> NodeHealth:
 
 
 async def test_bad_rows_cost_no_ring_until_there_are_too_many(monkeypatch):
-    monkeypatch.setattr(ring_supervisor, "SILENCE_PERIOD_S", 0.0)
+    monkeypatch.setattr(ring_watch, "SILENCE_PERIOD_S", 0.0)
     async with world(monkeypatch, size=3) as w:
         w.join("a", "b", "c", "d")
         await w.until(lambda: w.serving)
@@ -180,12 +181,12 @@ async def test_bad_rows_cost_no_ring_until_there_are_too_many(monkeypatch):
         for _ in range(5):  # A ring is watched from the next turns of the loop on.
             w.say("c", complaining(0))
             await asyncio.sleep(0)
-        for count in range(1, ring_supervisor.ROWS_REFUSED_MAX):
+        for count in range(1, ring_watch.ROWS_REFUSED_MAX):
             w.say("c", complaining(count))
             await w.until(lambda count=count: len(noted()) == count)
             assert w.serving == [ring] and "b" not in w.service.standbys
         assert "c has refused rows of b that are no numbers" in noted()[0]
-        w.say("c", complaining(ring_supervisor.ROWS_REFUSED_MAX))
+        w.say("c", complaining(ring_watch.ROWS_REFUSED_MAX))
         await w.until(lambda: w.members() == [["a", "c", "d"]])
         assert "c has refused rows of b" in w.service.standbys["b"]
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 from molink.control.messages.assignment import GoOn, Hold, Load
 from molink.control.messages.payloads import NodeHealth, NodeState, StageFact
+from molink.coordinator.ring import ring_watch
 from molink.coordinator.upkeep import ring_supervisor
 from molink.coordinator.upkeep.recovery_files import FILES_KEPT, RecoveryFiles
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
@@ -203,7 +204,7 @@ def report(w: World, name: str, number: int, **progress: float) -> None:
 
 async def silent_bert(w: World, monkeypatch) -> RingSupervisor:
     """The ring, whose first stage hears nothing of its second, as the coordinator does."""
-    monkeypatch.setattr(ring_supervisor, "SILENCE_PERIOD_S", 0.0)
+    monkeypatch.setattr(ring_watch, "SILENCE_PERIOD_S", 0.0)
     await serving_three(w)
     (ring,) = w.manager.rings
     ring.clock = lambda: SECOND

@@ -12,7 +12,7 @@ from molink.control.messages.payloads import (
     NodeWish,
     StageFact,
 )
-from molink.coordinator.upkeep import ring_supervisor
+from molink.coordinator.ring import ring_watch
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.stage_protocol.progress import ShadowProgress, StageProgress
 from molink_scheduler.recovery.machine import SILENT_LOST_S
@@ -40,7 +40,7 @@ async def serving_three(w, *free):
 
 async def silent_stage(w, monkeypatch):
     """The ring, in which the first stage and the coordinator get nothing from the second."""
-    monkeypatch.setattr(ring_supervisor, "SILENCE_PERIOD_S", 0.0)
+    monkeypatch.setattr(ring_watch, "SILENCE_PERIOD_S", 0.0)
     await serving_three(w)
     (ring,) = w.manager.rings
     ring.clock = lambda: SECOND

@@ -32,7 +32,7 @@ def test_a_request_keeps_its_slot_and_gives_it_back():
     pool.release(10)
     pool.release(10)
     assert pool.take(12) == first
-    assert pool.slots_used == 2
+    assert len(pool._slot_of) == 2
 
 
 def test_states_come_back_to_their_slots_in_any_order():
@@ -58,7 +58,7 @@ def test_a_resized_pool_is_empty_and_knows_its_size():
     pool.store(7, stored([1.0]), [pool.take(5)])
     larger = pool.resized(3)
     assert larger.request_bytes == pool.request_bytes == 2 * (2 * 3 * 4)
-    assert larger.slots_used == 0
+    assert not larger._slot_of
 
 
 DRAFTED = Span(5, 8, 12, True, (1, 2, 3))

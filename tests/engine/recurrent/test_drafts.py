@@ -109,7 +109,7 @@ def test_tokens_and_logits_are_the_same_whatever_was_drafted(name, texts_of):
     whatever_was_drafted()
     print(sum(tried), sum(passed))
     assert 20 < sum(passed) < sum(tried) - 20
-    assert not any(stage.states.slots_used or stage.states._known_end for stage in texts.stages)
+    assert not any(stage.states._slot_of or stage.states._known_end for stage in texts.stages)
 
 
 WITHOUT_EXPERTS = sorted(set(KINDS) - WITH_EXPERTS)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from molink.engine.sampling import tail_rows
 from molink.engine.sampling.history import SequenceHistory
-from molink.engine.sampling.sampler import sample
+from molink.engine.sampling.sampler import rows_that_count, sample
 from molink.engine.sampling.tail_rows import TailRows
-from molink.engine.sampling.verified import rows_that_count
 from molink.engine_protocol.drawn import GrammarState
 from molink_scheduler.batch import DECODE, Admission, Batch, Span
 from molink_scheduler.request import SamplingParams

@@ -76,7 +76,7 @@ def test_after_another_connection_the_unacknowledged_leave_first_under_their_num
     assert link_sender.on_ack(1, 0.05) and link_sender.oldest == 2
     link_sender.connection_changed(4, 0.06, path_changed=False)
     repeated, now = [], 0.06
-    while link_sender.is_repeating:
+    while link_sender._again:
         assert link_sender.next_chunk(now) is None and now < 1
         while (repeat := link_sender.next_repeat(now)) is not None:
             link_sender.on_repeated(repeat, now)
@@ -100,7 +100,7 @@ def test_a_connection_that_dies_while_it_repeats_is_followed_by_another(link_sen
     link_sender.connection_changed(1, 0.07, path_changed=True)
     assert link_sender.oldest == 1
     repeats, now = [], 0.07
-    while link_sender.is_repeating:
+    while link_sender._again:
         assert now < 10
         while (repeat := link_sender.next_repeat(now)) is not None:
             link_sender.on_repeated(repeat, now)

@@ -6,8 +6,8 @@ from random import Random
 
 from molink.engine.local_engine import LocalEngine
 from molink.engine_protocol.values import StepInputs
-from molink.stage.cache.pairing import paired
 from molink.stage.cache.stage_cache import StageCache
+from molink.stage.start import paired
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage, StageWork
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span

@@ -61,6 +61,11 @@ def per_s(rate: float | None) -> str:
     return f"{rate:.1f}/s" if rate < 99.95 else f"{rate:.0f}/s"
 
 
+def thousands(tokens: int) -> str:
+    """A count of tokens: 4096, 12k."""
+    return f"{tokens / 1000:.0f}k" if tokens >= 10_000 else f"{tokens}"
+
+
 def clock(unix_s: float, zone: tzinfo | None = None) -> str:
     """Time of day; None: in this PC's zone."""
     return datetime.fromtimestamp(unix_s, zone).strftime("%H:%M:%S")

@@ -1,4 +1,4 @@
-"""A ring is told of a lender that a stage has lost, whenever that was, and of those that come."""
+"""An epoch ends for a lender that is lost or comes, and for rows that are often no numbers."""
 
 import asyncio
 from dataclasses import replace
@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.ring.lender_watch import on_grown_terms, watch_lenders
+from molink.coordinator.ring import ring_watch
 from molink.coordinator.ring.ring import JoinTerms, Ring
-from molink.errors import LenderLostError, RoomGrownError
+from molink.coordinator.ring.ring_watch import on_grown_terms, watch_lenders, watch_rows
+from molink.errors import LenderLostError, RoomGrownError, StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.capacity import Offer
@@ -63,3 +64,28 @@ async def test_a_ring_goes_on_on_other_terms_once_all_of_its_stages_offer_more()
     assert (terms.kv_tokens_capacity, terms.tokens_most) == (1440, 1440)
     assert terms.requests_max == 40 // 6
     assert on_grown_terms(grown := on_grown_terms(watched)) == grown
+
+
+async def test_each_stage_that_refuses_rows_is_noted_until_it_is_too_often(monkeypatch):
+    """What was refused before the watch began counts for the bound alone."""
+    monkeypatch.setattr(ring_watch, "SILENCE_PERIOD_S", 0.0)
+    held, noted = [], []
+    one, other = [SimpleNamespace(name=name, rows_refused=1) for name in ("anna", "ben")]
+    for stage in (one, other):
+        stage.node = SimpleNamespace(node_id=f"id of {stage.name}")
+        stage.fail = lambda reason, about: StageError(f"{reason} {about}")
+
+    def complained(failure):
+        held.append((failure.node_id, failure.about))
+        other.rows_refused += 1  # Before the next look.
+        return False
+
+    watched = SimpleNamespace(stages=[one, other])
+    watch = watch_rows(watched, complained, lambda kind, what, node: noted.append(kind))
+    watching = asyncio.create_task(watch)
+    await asyncio.sleep(0)
+    other.rows_refused += 1
+    with pytest.raises(StageError, match="ben has refused rows of anna"):
+        async with asyncio.timeout(5):
+            await watching
+    assert held == [("id of ben", "id of anna")] * 2 and noted == ["rows_refused"] * 2
