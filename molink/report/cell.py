@@ -76,7 +76,9 @@ def lender_text(lender: StageLenderReport) -> str:
     what lies there."""
     borrowed = f"{lender.borrowed_tokens:,} borrowed, {lender.held_tokens:,} of them held"
     wait = f", a step waits {seconds(lender.step_wait_s)}" if lender.step_wait_s else ""
-    return f"{lender.own_tokens:,} tokens of its own, {borrowed}{wait}"
+    device = lender.lender.partition("/")[2]
+    where = f" on a card ({device})" if device else ""
+    return f"{lender.own_tokens:,} tokens of its own, {borrowed}{where}{wait}"
 
 
 def borrowed_note(lender: StageLenderReport) -> str:

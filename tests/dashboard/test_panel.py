@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from rich.cells import cell_len
 
-from molink.dashboard.model.figures import mbps
 from molink.dashboard.pages.details import details
 from molink.dashboard.pages.lines import ASCII, UNICODE, fitted, text_of
 from molink.dashboard.pages.panel import finding_lines, header, panel_lines
 from molink.dashboard.screen.content import Page, page_rows, titles_of
 from molink.dashboard.screen.keys import VIEWS
 from molink.printable import is_printable
+from molink.report.figures import mbps
 from tests.dashboard.page_texts import SIZE
 from tests.dashboard.scenes import (
     cluster,
