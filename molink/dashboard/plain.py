@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 
 from molink.dashboard.model.history import History
-from molink.findings.finding import Severity
+from molink.findings.finding import Finding, Severity
 from molink.findings.series import percentile
 from molink.report.figures import clock, per_s, seconds
 
@@ -23,8 +23,8 @@ class PlainNews:
 
     zone: tzinfo | None = None
     _status_at_s: float | None = None
-    _standing: dict[str, str] = field(default_factory=dict)
-    """Sentences of what stands out, by their ids: the figures in them change."""
+    _standing: dict[str, Finding] = field(default_factory=dict)
+    """What stands out, by its id: the figures in a sentence change."""
     _event: tuple[float, int] = (0.0, 0)
     """Time and number of the last that was told."""
 
@@ -42,12 +42,13 @@ class PlainNews:
             yield f"{stamp} {_status(history)}"
 
     def _changes(self, history: History) -> Iterator[str]:
-        now = {
-            one.id: one.sentence for one in history.findings if one.severity is not Severity.NOTE
-        }
+        """What has come to stand out, or is worse than it was; then what has ceased to."""
+        now = {one.id: one for one in history.findings if one.severity is not Severity.NOTE}
         before, self._standing = self._standing, now
-        yield from (f"! {now[key]}" for key in now.keys() - before.keys())
-        yield from (f"over: {before[key]}" for key in before.keys() - now.keys())
+        for key, one in now.items():
+            if key not in before or one.severity < before[key].severity:
+                yield f"! {one.sentence}"
+        yield from (f"over: {before[key].sentence}" for key in before.keys() - now.keys())
 
 
 def _status(history: History) -> str:

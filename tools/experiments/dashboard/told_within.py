@@ -8,6 +8,7 @@ evaluates each second. One trouble after another is made, each after the last ha
 is refused is one of many who ask at once. The full disk is a small file system: root only.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import click
 
@@ -33,8 +35,9 @@ __all__ = ["main"]
 
 NAMES = ("anna", "ben", "carl")
 DISK_MB, LEFT_MB = 1500, 30
-CROWD = 60
+CROWD, PROMPT_TOKENS = 60, 300
 """Who ask at once: more than a ring of this machine answers in a second."""
+REFUSED_WITHIN_S = 30.0
 READY_WITHIN_S, OVER_WITHIN_S = 180.0, 150.0
 
 ONLOOKERS = ("dashboard", "page", "findings", "metrics", "alert")
@@ -49,6 +52,8 @@ class Stage:
     run: AgentsRun
     looking: Onlookers
     disk: Path
+    began_s: float = 0.0
+    """When the trouble began."""
 
     def agent(self, place: int) -> int:
         """The agent whose stage has this place in the first ring."""
@@ -78,10 +83,14 @@ def stalled_ring(stage: Stage) -> Iterator[None]:
 @contextmanager
 def refused_user(stage: Stage) -> Iterator[None]:
     """More ask at once than can be answered in time; the reader of the page is one of them."""
-    done = threading.Event()
-    crowd = [threading.Thread(target=_asks, args=(stage.run.url, done)) for _ in range(CROWD)]
+    done, refused = threading.Event(), threading.Event()
+    told = stage.run.url, done, refused
+    crowd = [threading.Thread(target=_asks, args=told) for _ in range(CROWD)]
     for one in crowd:
         one.start()
+    if not refused.wait(REFUSED_WITHIN_S):
+        raise UserError(f"nobody was refused within {REFUSED_WITHIN_S:g} s")
+    stage.began_s = time.perf_counter()
     stage.looking.page.fill("#question", "Tell me of a boat.")
     stage.looking.page.keyboard.press("Enter")
     yield
@@ -103,11 +112,12 @@ def full_disk(stage: Stage) -> Iterator[None]:
 @contextmanager
 def revoked_key(stage: Stage) -> Iterator[None]:
     """A key opens nothing any more; its holder opens the page by the link with it, and asks."""
-    place = ("--data-dir", str(stage.run.folder / "coordinator"))
+    place = ("--data-dir", str(stage.disk))
     secret = _molink("key", "create", "--name", "mia", *place).split()[0]
     _molink("key", "revoke", "mia", *place)
     page = stage.looking.page
     page.goto("about:blank")
+    stage.began_s = time.perf_counter()
     page.goto(f"{stage.run.url}/#key={secret}")
     yield
     page.goto("about:blank")
@@ -160,9 +170,9 @@ def main(out: Path, only: str) -> None:
     rows: dict[str, Seconds] = {}
     with _served() as stage:
         for name, make, said in chosen:
+            _settled(stage)
             rows[name] = _told(stage, make, said)
             show(f"{name}: {rows[name]}")
-            _settled(stage)
     write_report(out, "told_within", {"seconds": rows})
     cells = [[name, *(_cell(told, one) for one in ONLOOKERS)] for name, told in rows.items()]
     show(markdown_table(["trouble", *ONLOOKERS], cells))
@@ -177,28 +187,26 @@ def _served() -> Iterator[Stage]:
         )
         stack.callback(subprocess.run, ["umount", "-l", str(disk)], check=True)
         options = ("--split", "even", "--min-nodes", str(len(NAMES)), "--queue-s", "1")
-        run = stack.enter_context(agents_run("demo", options, parent=disk, keys=True))
+        run = stack.enter_context(agents_run("demo", options, data_dir=disk, keys=True))
         for name in NAMES:
             run.join(name)
         run.wait(lambda report: members(report) == set(NAMES), READY_WITHIN_S)
-        place = ("--data-dir", str(run.folder / "coordinator"))
+        place = ("--data-dir", str(disk))
         key = _molink("key", "create", "--name", "ops", "--admin", *place).split()[0]
         os.environ["MOLINK_API_KEY"] = key
         stack.callback(os.environ.pop, "MOLINK_API_KEY")
         stack.enter_context(users(run.url))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         looking = stack.enter_context(onlookers(run.url, key, folder))
-        stage = Stage(run, looking, disk)
-        _settled(stage)
-        yield stage
+        yield Stage(run, looking, disk)
 
 
 def _told(
     stage: Stage, make: Callable[[Stage], AbstractContextManager[None]], said: Said
 ) -> Seconds:
-    since_s = time.perf_counter()
+    stage.began_s = time.perf_counter()
     with make(stage):
-        return stage.looking.seconds_until_told(said, 30.0, since_s)
+        return stage.looking.seconds_until_told(said, 30.0, stage.began_s)
 
 
 def _settled(stage: Stage) -> None:
@@ -214,15 +222,20 @@ def _settled(stage: Stage) -> None:
         time.sleep(0.2)
 
 
-def _asks(url: str, done: threading.Event) -> None:
-    body = b'{"prompt": "A boat", "max_tokens": 200, "ignore_eos": true}'
+def _asks(url: str, done: threading.Event, refused: threading.Event) -> None:
+    random = Random()
+    asked_for = {"max_tokens": 40, "ignore_eos": True}
     headers = {"Content-Type": "application/json"}
     headers["Authorization"] = f"Bearer {os.environ['MOLINK_API_KEY']}"
     while not done.is_set():
+        ids = [random.randrange(3, 90) for _ in range(PROMPT_TOKENS)]  # Nobody has asked it before.
+        body = json.dumps(asked_for | {"prompt_token_ids": ids}).encode()
         asked = urllib.request.Request(f"{url}/generate", body, headers)
         try:
             urllib.request.urlopen(asked, timeout=30).read()
-        except (urllib.error.URLError, OSError):
+        except (urllib.error.URLError, OSError) as error:
+            if getattr(error, "code", 0) == 429:
+                refused.set()
             done.wait(0.5)
 
 

@@ -107,20 +107,21 @@ def agents_run(
     hosts: RingHosts | None = None,
     program: Sequence[str] = (MOLINK,),
     *,
-    parent: Path | None = None,
+    data_dir: Path | None = None,
     keys: bool = False,
 ) -> Iterator[AgentsRun]:
     """Run a coordinator on free ports, with data that are thrown away; on loopback, or at home.
-    `program`: by which module, and the module's own words. `parent`: where its data are, `keys`:
+    `program`: by which module, and the module's own words. `data_dir`: where its data are, `keys`:
     whether the API asks for them once there are some."""
     listen = hosts.coordinator_address if hosts is not None else LOCAL_ADDRESS
     with (
-        tempfile.TemporaryDirectory(prefix="molink-bench-", dir=parent) as folder,
+        tempfile.TemporaryDirectory(prefix="molink-bench-") as folder,
         ExitStack() as stack,
     ):
         numbers = zip(PORTS, free_ports(listen, len(PORTS)), strict=True)
         ports = (*(word for name, port in numbers for word in (name, str(port))), "--host", listen)
-        place = ("--data-dir", f"{folder}/coordinator", *(("--no-keys",) * (not keys)))
+        kept = data_dir or Path(folder, "coordinator")
+        place = ("--data-dir", str(kept), *(("--no-keys",) * (not keys)))
         log = Path(folder, "up.log")
         words = ("up", model, *ports, *place, *up_options)
 
