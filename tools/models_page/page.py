@@ -66,7 +66,7 @@ DRAFTS = """\
 
 Published checkpoints of these hold a layer that guesses the token after next, with which the last
 stage drafts: `--drafter tail`, or `auto`. Any model can draft by copying, or with a smaller one
-([speculation.md](speculation.md)).
+([how drafts work](speculation.md)).
 
 {families}
 """
