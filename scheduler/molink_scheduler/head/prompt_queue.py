@@ -142,15 +142,16 @@ class PromptQueue:
             self._moved_at[span.request_id] = now
 
     def next_spans(
-        self, now: float, sequences: Collection[Sequence]
+        self, now: float, sequences: Collection[Sequence], *, passed: bool = False
     ) -> tuple[list[Span], list[Admission]]:
         """The spans of the next prefill batch and who is new among them; empty when there is none,
-        or none now. `sequences` are all of the ring, those that decode too."""
+        or none now. `sequences` are all of the ring, those that decode too; `passed`: whether
+        decode has gone first so often that it is prefill's turn."""
         if self._room <= 0 or not (self._under_way or self._waiting):
             return [], []
         first = self._first(sequences, now)
         stay = first is not None and first.replays
-        budget = self._budget.rows_now(now, stay=stay)
+        budget = self._budget.rows_now(now, stay=stay, passed=passed)
         budget = budget if stay else min(self._room, budget)
         spans: list[Span] = []
         admissions: list[Admission] = []

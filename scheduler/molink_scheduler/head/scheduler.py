@@ -199,7 +199,7 @@ class HeadScheduler:
             self.prompts.released()
         orders = self.capacity.fit(self._sequences.values(), self._settle)
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
-        run = self._prefill_batch(now) if prefill_first else None
+        run = self._prefill_batch(now, passed=True) if prefill_first else None
         run = run or self._decode_batch(orders, now) or self._prefill_batch(now)
         if run is None and (stuck := self.prompts.stuck(self._sequences.values())) is not None:
             orders += self._settle(stuck)
@@ -372,8 +372,8 @@ class HeadScheduler:
             sequence, others, running, lambda victim: orders.extend(self._settle(victim))
         )
 
-    def _prefill_batch(self, now: float) -> RunBatch | None:
-        spans, admissions = self.prompts.next_spans(now, self._sequences.values())
+    def _prefill_batch(self, now: float, *, passed: bool = False) -> RunBatch | None:
+        spans, admissions = self.prompts.next_spans(now, self._sequences.values(), passed=passed)
         if not spans:
             return None
         wanting = self.decode.wanting(spans, self._sequences)

@@ -13,7 +13,6 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
-from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX
 from molink_scheduler.kv.snapshots import snapshot_slots
 from molink_scheduler.model_cost import ModelCost
 from molink_scheduler.placement.drafted import DraftForecast, DraftingRing
@@ -22,7 +21,6 @@ from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works,
 from molink_scheduler.placement.problem import OrderCosts, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts
 from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
-from molink_scheduler.timing.steps import PREFILL_ROWS_MIN
 
 BUSY_SHARE = 0.8
 """How busy a device or link is that is called the bottleneck; below it, delay is."""
@@ -119,15 +117,16 @@ def crowded_tpot_s(
     prompt is read does not decode meanwhile.
 
     That wait is the mean rest of what is served in a queue whose classes do not interrupt each
-    other (Cobham 1954): the share of time that prompts take, times half a span. A PC that is a ring
-    of its own always has a step to decode: its head lets the least span pass after some of them.
+    other (Cobham 1954): the share of time that prompts take, times half a span. On a PC that is a
+    ring of its own prompts have turns of a step or two: as many wait for theirs, and do not decode,
+    as make up for them.
     """
     ring = _Ring(Problem(model, nodes, network, goal), tuple(counts))
     prompt_s = ttft_s(ring.problem, ring.costs, ring.counts)
     rests = SPAN_TOKENS / 2 * sum(row_s**2 for row_s in ring.prompt_row_s)
     tpot_s = ring.decode_s(users)
     if len(counts) == 1:
-        return tpot_s + PREFILL_ROWS_MIN * ring.prompt_row_s[0] / DECODES_BEFORE_PREFILL_MAX
+        return tpot_s
     for _ in range(CROWDED_ROUNDS):
         answer_s = prompt_s + goal.answer_tokens * tpot_s
         decoding = users * goal.answer_tokens * tpot_s / answer_s

@@ -183,6 +183,10 @@ REPLAY_ROWS_MAX = 512
 """Rows of a step that stay on the stage, and need not be cut for a link: the longest step for which
 a card's memory is known to suffice (`molink.engine.step.card_room`)."""
 
+TURN_STEPS = 2.0
+"""Decode steps as long as which prefill computes when it is its turn although decode is due: on a
+ring of one PC decode always is, and of 16 rows for each eight steps no prompt comes to an end."""
+
 WAIT_MAX_S = 0.02
 """Longest that a device idles for a decode step that is due; predictions are rarely better."""
 
@@ -207,14 +211,18 @@ class PrefillBudget:
     """Most rows of a step whose rows stay on the stage; None: as of any other."""
     _waiting_since: float | None = None
 
-    def rows_now(self, now: float, *, stay: bool = False) -> int:
+    def rows_now(self, now: float, *, stay: bool = False, passed: bool = False) -> int:
         """Rows that may be computed now; 0 means: wait for the decode step that is about to
-        come. `stay`: whether they go nowhere from here."""
+        come. `stay`: whether they go nowhere from here, `passed`: whether decode has gone before
+        them so often that it is their turn."""
         rows_max = (self.replay_rows_max if stay else None) or self.rows_max
         due_at = self.clock.due_at(now)
         if due_at is None or not self.profile.known:
             return self._go(rows_max)
-        rows = min(rows_max, self.profile.rows_within(due_at - now))
+        until_due_s = due_at - now
+        if passed:
+            until_due_s = max(until_due_s, TURN_STEPS * self.clock.step_s)
+        rows = min(rows_max, self.profile.rows_within(until_due_s))
         smallest = min(rows_max, PREFILL_ROWS_MIN)
         if rows >= smallest:
             return self._go(rows)

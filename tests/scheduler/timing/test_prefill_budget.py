@@ -4,6 +4,7 @@ import pytest
 
 from molink_scheduler.timing.steps import (
     PREFILL_ROWS_MIN,
+    TURN_STEPS,
     DecodeClock,
     PrefillBudget,
     StepProfile,
@@ -88,6 +89,19 @@ def test_too_little_time_waits_and_then_goes_on_all_the_same():
     assert until is not None
     assert 1.095 < until < 1.12
     assert budget.rows_now(until) >= PREFILL_ROWS_MIN
+
+
+def test_at_its_turn_a_step_is_as_long_as_some_of_decode():
+    """Decode is due, but has gone first often enough: no wait, and more than the least."""
+    clock = a_clock()
+    for _ in range(50):
+        clock.computed(0.03)
+    budget = PrefillBudget(256, clock, a_profile())
+    rows = budget.rows_now(1.095, passed=True)
+    assert PREFILL_ROWS_MIN < rows < 256
+    assert a_profile().step_s(rows) <= TURN_STEPS * clock.step_s
+    assert budget.wait_until is None
+    assert PrefillBudget(256, a_clock(), a_profile()).rows_now(1.095, passed=True) == 0
 
 
 def test_prefill_advances_however_dense_decode_is():
