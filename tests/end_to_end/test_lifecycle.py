@@ -12,6 +12,7 @@ import aiohttp
 import psutil
 import pytest
 
+from molink.cli.cluster_status import ENDING
 from molink.cli.serve import WHERE
 from tests.end_to_end.forked import stage
 from tests.end_to_end.forked.asking import fork_of
@@ -40,16 +41,18 @@ def all_end(server, how: int) -> None:
 
 
 def test_a_stop_signal_ends_every_process(tools, tiny_llama):
-    """An interrupt does, too: below, where a ring was built anew. What is said is how far a slow PC
-    has loaded, and nothing else."""
+    """An interrupt does, too: below, where a ring was built anew. What is said is that it starts and
+    ends, how far a slow PC has loaded, and nothing else."""
     with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "1000:1", forks=False) as server:
         assert sorted(map(program_of, server.children())) == [
             *("emulator", "stage_process", "stage_process")
         ]
         all_end(server, signal.SIGTERM)
         told = (
+            "Starting ",
             "Who may ask: ",
             "weights: ",
+            ENDING,
             *(line.partition("{")[0] for line in WHERE.splitlines()),
         )
         assert [line for line in server.stderr if not any(one in line for one in told)] == []
