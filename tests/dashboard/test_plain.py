@@ -40,3 +40,16 @@ def test_what_nobody_serves_is_said():
     first, second = PlainNews(UTC).lines(history)
     assert first.endswith("! Requests are refused: No PC has joined yet.")
     assert "No PC has joined yet.; 2 running" in second
+
+
+def test_what_becomes_worse_is_said_again():
+    news, history = PlainNews(UTC), history_of(look(0, cluster(disk_free_bytes=500 * 10**6)))
+    told = list(news.lines(history))
+    for at, room in ((1, 400), (2, 30), (3, 500)):
+        history.take(look(at, cluster(disk_free_bytes=room * 10**6)))
+        told += news.lines(history)
+    said = [one.partition("! ")[2] for one in told if "! " in one]
+    assert [one.partition(":")[0] for one in said] == [
+        "The coordinator's disk is nearly full",
+        "The coordinator's disk is full",
+    ]

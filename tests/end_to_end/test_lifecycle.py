@@ -41,8 +41,8 @@ def all_end(server, how: int) -> None:
 
 
 def test_a_stop_signal_ends_every_process(tools, tiny_llama):
-    """An interrupt does, too: below, where a ring was built anew. What is said is that it starts and
-    ends, how far a slow PC has loaded, and nothing else."""
+    """An interrupt does, too: below, where a ring was built anew. What is said is that it starts
+    and ends, how far a slow PC has loaded, and nothing else."""
     with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "1000:1", forks=False) as server:
         assert sorted(map(program_of, server.children())) == [
             *("emulator", "stage_process", "stage_process")
