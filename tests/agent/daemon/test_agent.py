@@ -180,10 +180,11 @@ async def test_who_leaves_waits_until_stages_have_brought_home_what_it_has_lent(
     monkeypatch.setattr(agent_module, "REFRESH_S", 0.001)
     agent, _ = agent_with(tmp_path)
     cell = agent.first.cell
-    agent.owner.leaving, cell._allowed[1] = True, 1000
+    allowed = cell.ram._allowed
+    agent.owner.leaving, allowed[1] = True, 1000
     keeping = asyncio.create_task(agent._keep_fresh())
     await asyncio.sleep(0.1)
     assert not keeping.done() and cell.lends
-    cell._allowed.clear()
+    allowed.clear()
     with pytest.raises(LeftError):
         await keeping
