@@ -22,6 +22,7 @@ MEMBERSHIP_FILE = "membership.json"
 """Name of the file that is there while the agent is a member of a cluster."""
 
 KNOWN_FILE = "known.json"
+THANKS_FILE = "thanks.json"
 OPTIONS_FILE = "options.json"
 WEIGHTS_DIR = "weights"
 

@@ -242,5 +242,5 @@ async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None
 
     with StatusLine() as shown:
         async with page_served(where), background_tasks() as tasks:
-            tasks.create_task(keep_thanks(where, lambda: ask_for_owner(where, membership)))
+            tasks.create_task(keep_thanks(where, lambda: ask_for_owner(where)))
             await run_agent(where, pair, membership, shown)

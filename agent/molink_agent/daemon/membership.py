@@ -42,7 +42,7 @@ from molink.control.messages.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.control.private_file import read_private, write_private
 from molink.errors import ControlError, JoinRefusedError, MolinkError, NotNowError, UserError
 from molink.version import version
-from molink_agent.data_files import MEMBERSHIP_FILE
+from molink_agent.data_files import MEMBERSHIP_FILE, THANKS_FILE
 from molink_agent.probe.clock import ClockReading
 from molink_agent.weights import CoordinatorSource
 
@@ -242,8 +242,9 @@ def device_dir(data_dir: Path, number: int) -> Path:
 
 def forget_membership(data_dir: Path) -> None:
     """Forget the membership of all devices after leaving: from now on an invite is needed again.
-    The key stays."""
-    (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
+    The key stays, and what this PC has given; not what was told of others."""
+    for file in (MEMBERSHIP_FILE, THANKS_FILE):
+        (data_dir / file).unlink(missing_ok=True)
     for name in (DEVICES_DIR, EARLIER_DEVICES_DIR):
         shutil.rmtree(data_dir / name, ignore_errors=True)
 

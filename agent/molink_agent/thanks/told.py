@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
@@ -15,10 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from molink.errors import ErrorGuard, UserError
 from molink_agent.daemon.given import ASK_AGAIN_S, ASK_EVERY_S, COUNT_MAX, answer_of_coordinator
-from molink_agent.daemon.membership import Membership
+from molink_agent.daemon.membership import Membership, load_membership
+from molink_agent.data_files import THANKS_FILE
 from molink_agent.limits.limits_file import LimitsFile
-
-THANKS_FILE = "thanks.json"
 
 THANKS_PATH = "/agents/thanks"
 
@@ -68,22 +68,23 @@ class Thanks(BaseModel):
 
 
 def ask_thanks(membership: Membership | None, *, named: bool) -> Thanks | None:
-    """What the coordinator says now; `named`: the owner agrees to be in the ranking. None where it
-    cannot be asked, or is of a version that does not know."""
+    """What the coordinator says now; `named`: the owner agrees to be in the ranking. None where
+    this PC has not joined, or the coordinator is of a version that does not know. Raises UserError,
+    OSError or HTTPException where it cannot be asked."""
     if membership is None:
         return None
     path = f"{THANKS_PATH}?named=1" if named else THANKS_PATH
     try:
         return Thanks.model_validate_json(answer_of_coordinator(membership, path, ANSWER_BYTES_MAX))
-    except (UserError, OSError, HTTPException, ValidationError):
+    except ValidationError:
         return None
 
 
-def ask_for_owner(data_dir: Path, membership: Membership) -> Thanks | None:
-    """The answer for an owner whose limits say whether to be named."""
+def ask_for_owner(data_dir: Path) -> Thanks | None:
+    """The answer for an owner whose limits say whether to be named, by the membership of now."""
     limits = LimitsFile(data_dir)
     limits.reload()  # Of a file that is broken now nothing holds: nobody is named by mistake.
-    return ask_thanks(membership, named=limits.limits.in_ranking)
+    return ask_thanks(load_membership(data_dir), named=limits.limits.in_ranking)
 
 
 async def keep_thanks(data_dir: Path, ask: Callable[[], Thanks | None]) -> None:
@@ -91,10 +92,10 @@ async def keep_thanks(data_dir: Path, ask: Callable[[], Thanks | None]) -> None:
     guard = ErrorGuard("Asking whom this PC has helped")
     while True:
         wait_s = ASK_AGAIN_S
-        with guard:
+        with guard, suppress(UserError, OSError, HTTPException):  # It starts anew, most likely.
             told = await asyncio.to_thread(ask)
+            wait_s = ASK_EVERY_S
             if told is not None:
-                wait_s = ASK_EVERY_S
                 _keep(told, data_dir)
         await asyncio.sleep(wait_s)
 

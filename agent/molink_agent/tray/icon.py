@@ -58,8 +58,10 @@ class Tray:
                 self.look()
                 self.show(shown)
 
-        icon.run(follow)
-        self._done.set()
+        try:
+            icon.run(follow)
+        finally:
+            self._done.set()
 
     def look(self) -> None:
         """Ask the agent what it does."""
@@ -82,7 +84,7 @@ class Tray:
             order, said = ("resume", "Lend again") if self.view.paused else ("pause", "Pause")
             yield pystray.MenuItem(said, self._ordering(order))
             yield pystray.MenuItem("Open the page", self._open_page, default=True)
-        yield pystray.MenuItem("Remove this icon", lambda icon: icon.stop())
+        yield pystray.MenuItem("Remove this icon", self._end)
 
     def picture(self) -> Any:
         """The icon: a ring in the colour of the state, as the page's."""
@@ -106,6 +108,10 @@ class Tray:
             self.show(icon)
 
         return give
+
+    def _end(self, icon: Any) -> None:
+        self._done.set()  # Stopping waits for whoever follows.
+        icon.stop()
 
     def _open_page(self, icon: Any) -> None:
         place = PagePlace.load(self.data_dir)

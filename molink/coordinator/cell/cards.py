@@ -47,7 +47,10 @@ class LendingCards:
         yield from self.of_pc.items()
 
     def _reaching(self, pc: str, seen: PcSeen) -> PcSeen:
-        """A PC that reaches cards where it reaches their PCs, and its own where that listens."""
+        """A PC that reaches cards where it reaches their PCs, and its own where that listens; none
+        by an agent of before there were cards, which could read no order that names one."""
+        if not seen.of_pc.host:
+            return seen
         hosts, rates = dict(seen.hosts), dict(seen.bytes_per_s)
         for other, card in self.of_pc.items():
             host = seen.of_pc.host if other == pc else seen.hosts.get(other)

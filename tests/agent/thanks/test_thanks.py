@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from molink.errors import UserError
 from molink_agent.limits.limits_file import LIMITS_FILE, LimitsFile
 from molink_agent.thanks import told as module
 from molink_agent.thanks.told import (
@@ -90,13 +91,16 @@ def test_what_is_no_such_answer_is_none(monkeypatch, body):
 
 
 async def test_the_last_answer_is_kept(tmp_path, monkeypatch):
-    answers, asked_thrice = [None, TOLD, None], asyncio.Event()
+    answers, asked_thrice = [None, UserError("It does not answer."), TOLD, None], asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def ask():
         if len(answers) == 1:
             loop.call_soon_threadsafe(asked_thrice.set)
-        return answers.pop(0) if answers else None
+        answer = answers.pop(0) if answers else None
+        if isinstance(answer, UserError):
+            raise answer
+        return answer
 
     for name in ("ASK_AGAIN_S", "ASK_EVERY_S"):
         monkeypatch.setattr(module, name, 0.0)
@@ -112,9 +116,9 @@ async def test_the_last_answer_is_kept(tmp_path, monkeypatch):
 def test_only_an_owner_who_agrees_is_named(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(module, "ask_thanks", lambda membership, named: asked.append(named))
-    ask_for_owner(tmp_path, MEMBER)
+    ask_for_owner(tmp_path)
     LimitsFile(tmp_path).set("in_ranking", "true")
-    ask_for_owner(tmp_path, MEMBER)
+    ask_for_owner(tmp_path)
     (tmp_path / LIMITS_FILE).write_text("in_ranking = maybe")
-    ask_for_owner(tmp_path, MEMBER)
+    ask_for_owner(tmp_path)
     assert asked == [False, True, False]
