@@ -130,7 +130,9 @@ async def app_of(access, folder, monkeypatch):
     service = CountingService()
     cluster = SimpleNamespace(service=service, live=None, admin=FakeAdmin(), cell=FakeCell())
     service.model = SimpleNamespace(name="tiny")
-    coordinator = SimpleNamespace(cluster=cluster, plan=plan, catalogue=plan)
+    registry = SimpleNamespace(setting=lambda name: None)  # There is no other coordinator.
+    parts = {"cluster": cluster, "plan": plan, "catalogue": plan, "registry": registry}
+    coordinator = SimpleNamespace(**parts)
     cluster.live = SimpleNamespace(freeze=lambda: None)
     settings = settings_of(UpSettings, model="demo", data_dir=folder)
     async with AsyncExitStack() as stack:

@@ -30,6 +30,7 @@ from molink.api.admin import add_admin_routes
 from molink.api.cluster_routes import add_plan_route
 from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyUsage
 from molink.api.openapi.document import openapi_document
+from molink.report.requests import KeyReport
 from molink_scheduler.placement import Shortage
 from tests.api.conftest import FakeService
 from tests.api.test_admin import FakeAdmin
@@ -67,6 +68,9 @@ class OneKey:
 
     def quota_left(self, key: ApiKey) -> None:
         return None
+
+    def reports(self) -> tuple[KeyReport, ...]:
+        return (KeyReport(KEY.key_id, KEY.name, 7),)
 
     def usage(self, key: ApiKey) -> KeyUsage:
         return KeyUsage()
