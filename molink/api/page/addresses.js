@@ -5,7 +5,7 @@
 // The page's policy lets it ask its own server, and one other origin that the page was loaded with
 // (`?with=`); so to choose an address of another origin loads the page anew.
 
-import { button, element } from "./dom.js";
+import { button, byId, element, on } from "./dom.js";
 
 const BOOK = "molink-addresses";
 const CHOSEN = "molink-chosen";
@@ -17,8 +17,6 @@ const NAME_CHARS = 40;
 // As the server takes them into its policy, which has no place for other letters.
 const HOST = /^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$/;
 const SECRET = /^[\x21-\x7e]*$/;
-
-const byId = (id) => document.getElementById(id);
 
 // What is no address is left out.
 function parsed(text) {
@@ -95,7 +93,7 @@ export class AddressBook {
     this.#write(this.entries.filter((one) => one.url !== url));
   }
 
-  // Add an address, or change the one that is the same. Gives what became of it as a sentence.
+  // Add an address, or change what is given of a known one. Gives what became of it as a sentence.
   add({ name, address, key }) {
     const { url, secret, wrong } = readAddress(address);
     if (wrong) return { told: wrong };
@@ -104,8 +102,9 @@ export class AddressBook {
     const others = this.entries.filter((one) => one.url !== url);
     if (others.length >= ENTRIES_MAX)
       return { told: `There are ${ENTRIES_MAX} addresses: delete one first.` };
-    const called = name.trim().slice(0, NAME_CHARS) || new URL(url).host;
-    this.#write([...others, { name: called, url, key: given, models: [] }]);
+    const old = this.entries.find((one) => one.url === url) ?? { key: "", models: [] };
+    const called = name.trim().slice(0, NAME_CHARS) || old.name || new URL(url).host;
+    this.#write([...others, { ...old, name: called, url, key: given || old.key }]);
     return { isIn: true, told: `${called} can be chosen beside the models now.` };
   }
 
@@ -126,7 +125,8 @@ export class AddressBook {
 // An address as people give it: {url, secret}, or {wrong}: why it is none. A link with a key brings it.
 function readAddress(text) {
   const plain = text.trim();
-  const url = URL.parse?.(plain.includes("://") ? plain : `${location.protocol}//${plain}`);
+  const full = plain.includes("://") ? plain : `${location.protocol}//${plain}`;
+  const url = URL.canParse(full) ? new URL(full) : null;
   if (!plain || !url || !/^https?:$/.test(url.protocol) || !HOST.test(url.hostname) || url.username)
     return { wrong: "Give an address such as chat.example:8000, or a link with a key." };
   if (location.protocol === "https:" && url.protocol === "http:")
@@ -190,12 +190,12 @@ export class AddressDialog {
   constructor(book, onChange) {
     this.#book = book;
     this.#onChange = onChange;
-    byId("open-addresses").addEventListener("click", () => this.open());
-    byId("close-addresses").addEventListener("click", () => this.#dialog.close());
-    byId("keep-addresses").addEventListener("change", (event) => {
+    on("open-addresses", "click", () => this.open());
+    on("close-addresses", "click", () => this.#dialog.close());
+    on("keep-addresses", "change", (event) => {
       book.keeps = event.target.checked;
     });
-    byId("address-form").addEventListener("submit", (event) => this.#added(event));
+    on("address-form", "submit", (event) => this.#added(event));
     byId("page-origin").textContent = location.origin;
   }
 

@@ -1,7 +1,7 @@
 // Tells a screen reader what is being written, in sentences and not in tokens.
 //
-// A live region that grew with each token would be read over and over. Text is collected here and
-// handed to a log region in whole sentences, at most one message every few seconds.
+// A live region that grew with each token would be read over and over: a log region gets whole
+// sentences, at most one message every few seconds.
 
 const EVERY_MS = 3000;
 

@@ -104,7 +104,7 @@ export class AnswerView {
     this.#draw();
     this.element.removeAttribute("aria-busy");
     this.#actions.replaceChildren(...actions);
-    this.#actions.hidden = actions.length === 0;
+    this.#actions.hidden = !actions.length;
   }
 
   // Once a frame: a fast ring sends more tokens than a screen can show.
@@ -128,11 +128,7 @@ export function placeOf(answered) {
 
 // What the first headers of an answer tell, in the shape of what the last event does.
 export function servedSoFar(headers) {
-  const listed = (name) =>
-    headers
-      .get(name)
-      ?.split(",")
-      .map((one) => one.trim()) ?? [];
+  const listed = (name) => headers.get(name)?.split(",").map((one) => one.trim()) ?? [];
   const number = (name) => (headers.has(name) ? Number(headers.get(name)) : null);
   return {
     rings: listed("X-MoLink-Ring").map(Number),

@@ -1,9 +1,8 @@
 // One answer, from its question to its end, over as many connections as that takes.
 //
-// The server keeps an answer in the background while it writes it. So when a connection breaks, the
-// page is loaded again, or the server starts anew, its events are read once more from the first on:
-// who shows them has the same text again, and then the rest. A line that went without a word, as
-// where a phone has changed its network, is known by its silence: then it is read on another one.
+// The server writes an answer in the background. So when a connection breaks, the page is loaded
+// again, or the server starts anew, its events are read once more from the first on. A line that went
+// without a word, as where a phone has changed its network, is known by its silence.
 
 import { ApiError, BROKEN_OFF, cancelResponse, forgetResponse, readResponse, streamResponse } from "./api.js";
 import { pause } from "./dom.js";
@@ -14,8 +13,7 @@ const AGAIN_MS = 2000;
 // How long the server goes on with an answer that no page reads any more.
 const LINGER_S = 300;
 
-// Nothing for so long, and it is read on another connection, in case that this one is dead. Of a ring
-// that is slow this costs a request of some KB.
+// Nothing for so long, and it is read on another connection; of a slow ring that costs some KB.
 const QUIET_MS = 15_000;
 
 const NOT_THERE = "The server does not have this answer any more.";

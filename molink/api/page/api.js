@@ -4,8 +4,7 @@
 // to the page, so that a proxy may put it below a path of its own. Who is asked is a `server` {url,
 // key, name}: an address with the one key that goes there; an empty url is the page's own server.
 
-// An event holds a round's tokens and what is known of them, the last one who served the answer; a
-// longer one is no server of ours.
+// An event holds a round's tokens, the last one who served the answer: none of ours is longer.
 const EVENT_CHARS_MAX = 2 ** 20;
 
 const RESPONSES = "v1/responses";
@@ -30,40 +29,39 @@ export class ApiError extends Error {
 // The JSON at `path` of a server.
 export async function getJson(path, server) {
   const how = { headers: headersOf(server), cache: "no-store" };
+  const response = await answered(path, server, how);
+  return reached(response.json(), server);
+}
+
+async function answered(path, server, how) {
   const response = await reached(fetch(server.url + path, how), server);
   if (!response.ok) throw await refusal(response);
-  return reached(response.json(), server);
+  return response;
+}
+
+function posted(body, server) {
+  const headers = { ...headersOf(server), "Content-Type": "application/json" };
+  return { method: "POST", headers, body: JSON.stringify(body) };
 }
 
 // Stream the answer to a request: `onHeaders` gets the response's headers, then each event is yielded.
 export async function* streamResponse(body, server, signal, onHeaders) {
-  const response = await reached(
-    fetch(server.url + RESPONSES, {
-      method: "POST",
-      headers: { ...headersOf(server), "Content-Type": "application/json" },
-      body: JSON.stringify({ ...body, stream: true }),
-      signal,
-    }),
-    server,
-  );
-  if (!response.ok) throw await refusal(response);
+  const how = { ...posted({ ...body, stream: true }, server), signal };
+  const response = await answered(RESPONSES, server, how);
   onHeaders(response.headers);
   yield* parsedEvents(response, server);
 }
 
 // Stream an answer that was begun before, from its first event on.
 export async function* readResponse(id, server, signal) {
-  const url = `${server.url}${RESPONSES}/${encodeURIComponent(id)}?stream=true`;
+  const path = `${RESPONSES}/${encodeURIComponent(id)}?stream=true`;
   const how = { headers: headersOf(server), cache: "no-store", signal };
-  const response = await reached(fetch(url, how), server);
-  if (!response.ok) throw await refusal(response);
-  yield* parsedEvents(response, server);
+  yield* parsedEvents(await answered(path, server, how), server);
 }
 
 // Have the server end an answer, or forget it. What goes wrong is nothing that a reader could mend.
 export function cancelResponse(id, server) {
-  const headers = { ...headersOf(server), "Content-Type": "application/json" };
-  return quietly(server, `${id}/cancel`, { method: "POST", headers, body: "{}" });
+  return quietly(server, `${id}/cancel`, posted({}, server));
 }
 
 export function forgetResponse(id, server) {

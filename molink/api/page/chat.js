@@ -138,6 +138,7 @@ export class Chat {
   // Ask for the answer to the conversation as it is; `goesOn`: its last answer goes on.
   async #answer({ id = null, goesOn = false } = {}) {
     const [chat, controller] = [this.now, new AbortController()];
+    if (!id) chat.pending = null; // What another address writes is not waited for any more.
     const page = this.#page;
     const before = goesOn ? chat.messages.at(-1) : { content: "", reasoning: "" };
     const view = goesOn ? this.#views.at(-1) : new AnswerView(page.follow);
@@ -189,6 +190,7 @@ export class Chat {
     if (!this.#views.includes(view)) return;
     if (goesOn) chat.messages.pop();
     if (answer.content || answer.reasoning) chat.messages.push(answer);
+    chat.at = Date.now();
     view.end();
   }
 
@@ -230,7 +232,7 @@ export class Chat {
     let silence = this.#watchSilence(view);
     const onHeaders = (headers) => this.#served(view, servedSoFar(headers));
     const onBroken = () => (silence = this.#watchSilence(view, silence, BROKEN));
-    let said = 0;
+    let [said, seen] = [0, 0];
     try {
       const how = { request, id, server, signal, onHeaders, onBroken };
       for await (const event of answerEvents(how)) {
@@ -246,7 +248,9 @@ export class Chat {
           answer.content += event.text ?? "";
           answer.reasoning += event.reasoning ?? "";
           view.show(answer.content, answer.reasoning);
-          view.tokenCame();
+          const whole = answer.content.length + answer.reasoning.length;
+          if (whole > seen) view.tokenCame(); // Else it is read again, and counted already.
+          seen = Math.max(seen, whole);
           const told = answer.content.length - before.content.length;
           if (event.text && told > said) {
             page.announcer.add(answer.content.slice(before.content.length + said));

@@ -1,5 +1,8 @@
 // Small helpers that every part of the page uses.
 
+export const byId = (id) => document.getElementById(id);
+export const on = (id, event, act) => byId(id).addEventListener(event, act);
+
 // An element with a class (empty: none) and children; a string becomes a text node, never HTML.
 export function element(tag, className, ...children) {
   const made = document.createElement(tag);

@@ -1,10 +1,10 @@
 // Conversations: that of this tab, and by the reader's choice all of them in this browser.
 //
-// The tab's is kept so that loading the page again shows it, and is gone with the tab. The history is
-// off until the reader wants it. A browser gives an origin some 5 MB: the oldest make room.
+// The tab's is kept so that loading the page again shows it. The history is off until the reader wants
+// it. A browser gives an origin some 5 MB: the oldest make room.
 
 import { placeOf } from "./answer.js";
-import { button, download, element } from "./dom.js";
+import { button, byId, download, element, on } from "./dom.js";
 
 const TAB = "molink-conversation";
 const KEEPS = "molink-keeps-history";
@@ -14,10 +14,8 @@ const CHAT = "molink-chat-";
 const CHARS_MAX = 2_000_000;
 const TITLE_CHARS = 60;
 
-// A larger file holds more than all that can be kept, and to read it would hold up the page.
+// A larger file holds more than can be kept, and would hold up the page.
 const FILE_BYTES_MAX = 8_000_000;
-
-const byId = (id) => document.getElementById(id);
 
 // A conversation: `messages` of {role, content, reasoning, facts, end, from}, and of an answer that is being
 // written `pending`: {id}.
@@ -41,8 +39,8 @@ function parsedChat(text) {
   }
 }
 
-// The conversations of a file that was saved here; null: it is no such file. What was said is taken
-// over, and at which address; not which PCs served it, nor what would be asked for at a server.
+// The conversations of a file that was saved here; null: it is no such file. Not taken over is which
+// PCs served it, nor what would be asked for at a server.
 export function chatsOf(text) {
   try {
     const told = JSON.parse(text);
@@ -190,22 +188,18 @@ export class HistoryDialog {
     this.#history = history;
     this.#current = current;
     this.#onOpen = onOpen;
-    byId("open-history").addEventListener("click", () => this.open());
-    byId("close-history").addEventListener("click", () => this.#dialog.close());
-    byId("keep-history").addEventListener("change", () => this.#choose());
-    byId("delete-history").addEventListener("click", () => this.#deleteAll());
-    byId("export-markdown").addEventListener("click", () =>
-      download("conversation.md", "text/markdown", asMarkdown(current())),
-    );
-    byId("export-json").addEventListener("click", () =>
-      download("conversation.json", "application/json", JSON.stringify(current(), null, 2)),
-    );
-    byId("export-all").addEventListener("click", () => {
+    on("open-history", "click", () => this.open());
+    on("close-history", "click", () => this.#dialog.close());
+    on("keep-history", "change", () => this.#choose());
+    on("delete-history", "click", () => this.#deleteAll());
+    on("export-markdown", "click", () => download("conversation.md", "text/markdown", asMarkdown(current())));
+    on("export-json", "click", () => download("conversation.json", "application/json", JSON.stringify(current(), null, 2)));
+    on("export-all", "click", () => {
       const chats = history.list().map((one) => one.chat);
       download("conversations.json", "application/json", JSON.stringify(chats, null, 1));
     });
-    byId("import-history").addEventListener("click", () => byId("import-file").click());
-    byId("import-file").addEventListener("change", (event) => this.#import(event.target));
+    on("import-history", "click", () => byId("import-file").click());
+    on("import-file", "change", (event) => this.#import(event.target));
   }
 
   async #import(input) {
@@ -218,9 +212,17 @@ export class HistoryDialog {
       const chats = chatsOf(await file.text());
       const none = "This file holds no conversations: import one that this page has saved as JSON.";
       this.#show(chats ? mergedText(this.#history.merge(chats)) : none);
+      this.#openLater();
     }
     input.value = "";
     byId("keep-history").checked = this.#history.keeps;
+  }
+
+  // What is open would else be kept over a later state of it.
+  #openLater() {
+    const { id, at } = this.#current();
+    const later = this.#history.list().find(({ chat }) => chat.id === id && chat.at > at);
+    if (later) this.#onOpen(later.chat);
   }
 
   open() {

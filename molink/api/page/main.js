@@ -4,7 +4,7 @@ import { Announcer } from "./announcer.js";
 import { AddressDialog, ModelChoice } from "./addresses.js";
 import { getJson } from "./api.js";
 import { Chat } from "./chat.js";
-import { button, element } from "./dom.js";
+import { button, byId, element, on } from "./dom.js";
 import { History, HistoryDialog } from "./history.js";
 import { takeKeyFromLink } from "./links.js";
 import { RingPanel, RingWatch } from "./ring.js";
@@ -17,8 +17,6 @@ const EXAMPLES = [
   "How can a boat sail against the wind?",
   "Write a haiku about an old attic.",
 ];
-
-const byId = (id) => document.getElementById(id);
 
 class Page {
   #settings = new Settings();
@@ -46,6 +44,7 @@ class Page {
     told: (sentence) => sentence && this.#told(sentence),
     run: (isRunning) => this.#run(isRunning),
   });
+  #url = this.#settings.server.url; // Of the address that this page was opened for.
   #model = null;
   #rings = null; // The last view of the rings.
   #ringsAt = null; // When it came.
@@ -61,15 +60,16 @@ class Page {
     new ResizeObserver(() => this.#follow()).observe(byId("conversation"));
     byId("ring-panel").open = matchMedia("(min-width: 60rem)").matches;
     this.#told("");
-    byId("composer").addEventListener("submit", (event) => this.#submitted(event));
-    byId("question").addEventListener("keydown", (event) => this.#typed(event));
-    byId("question").addEventListener("input", () => fitHeight(byId("question")));
-    byId("stop").addEventListener("click", () => this.#chat.stop());
-    byId("new-chat").addEventListener("click", () => this.#open());
-    byId("key-form").addEventListener("submit", (event) => this.#keyGiven(event));
+    on("composer", "submit", (event) => this.#submitted(event));
+    on("question", "keydown", (event) => this.#typed(event));
+    on("question", "input", () => fitHeight(byId("question")));
+    on("stop", "click", () => this.#chat.stop());
+    on("new-chat", "click", () => this.#open());
+    on("key-form", "submit", (event) => this.#keyGiven(event));
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.#chat.stop();
     });
+    addEventListener("storage", () => this.#isMoved());
     const ask = (text) => button(text, () => this.#giveBack(text));
     byId("examples").append(...EXAMPLES.map(ask));
     new HistoryDialog(this.#history, () => this.#chat.now, (chat) => this.#open(chat));
@@ -115,6 +115,13 @@ class Page {
     const { place, isInPlace } = this.#settings.book;
     if (isInPlace) location.reload();
     else location.assign(place);
+  }
+
+  // Whether another tab has changed the addresses so that this one asks another: then it is loaded anew.
+  #isMoved() {
+    const isMoved = this.#settings.server.url !== this.#url;
+    if (isMoved) this.#chosen(true);
+    return isMoved;
   }
 
   // What is kept with an answer of who wrote it.
@@ -179,6 +186,7 @@ class Page {
     this.#state("A key is wanted.", "bad");
     byId("key-form").hidden = false;
     byId("key-why").textContent = why;
+    byId("remember").parentElement.hidden = byId("remember-hint").hidden = this.#settings.book.chosen !== null;
     byId("key").value = "";
     byId("key").focus();
   }
@@ -212,7 +220,7 @@ class Page {
   #submitted(event) {
     event.preventDefault();
     const question = byId("question").value.trim();
-    if (!question) return;
+    if (!question || this.#isMoved()) return;
     if (this.#chat.isRunning) {
       this.#told("An answer is being written: stop it first, or wait for its end.");
       this.#announcer.say("An answer is being written.");

@@ -1,8 +1,8 @@
 // A model's text as DOM nodes: a small part of Markdown, and everything else as it stands.
 //
-// The text comes from PCs that nobody has checked, so it is only ever put into text nodes, no image
-// is loaded, and a link says where it leads. While an answer grows only its last block changes:
-// blocks whose source is the same keep their nodes, so a selection in them stays.
+// It comes from PCs that nobody has checked: it is only put into text nodes, no image is loaded, and
+// a link says where it leads. While an answer grows, blocks whose source is the same keep their
+// nodes, so a selection in them stays.
 
 import { copyButton, element } from "./dom.js";
 import { mathNode } from "./math.js";
@@ -177,11 +177,7 @@ function nodeOf(block, depth) {
     case "rule":
       return element("hr", "");
     case "quote":
-      return inner(
-        "blockquote",
-        lines.map((line) => line.replace(QUOTE, "")),
-        depth,
-      );
+      return inner("blockquote", lines.map((line) => line.replace(QUOTE, "")), depth);
     case "list":
       return listNode(lines, depth);
     case "table":

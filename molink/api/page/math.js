@@ -1,7 +1,7 @@
 // TeX as models write it, as MathML: what is common in answers, and the rest as it stands.
 //
-// Browsers draw MathML by themselves. The text comes from PCs that nobody has checked: it becomes
-// elements of this file's choice, with text nodes in them, and nothing else.
+// The text comes from PCs that nobody has checked: it becomes elements of this file's choice, with
+// text nodes in them.
 
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 
@@ -10,29 +10,29 @@ const CHARS_MAX = 4000;
 const DEPTH_MAX = 24;
 
 const LETTERS = pairs(
-    "alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa κ lambda λ " +
-    "mu μ nu ν xi ξ pi π rho ρ sigma σ tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ omega ω Gamma Γ Delta Δ Theta Θ " +
-    "Lambda Λ Xi Ξ Pi Π Sigma Σ Upsilon Υ Phi Φ Psi Ψ Omega Ω infty ∞ partial ∂ nabla ∇ hbar ℏ ell ℓ Re ℜ Im ℑ " +
-    "aleph ℵ emptyset ∅ varnothing ∅ angle ∠ ldots … cdots ⋯ vdots ⋮ ddots ⋱ dots … prime ′ degree °",
+  "alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa κ lambda λ " +
+  "mu μ nu ν xi ξ pi π rho ρ sigma σ tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ omega ω Gamma Γ Delta Δ Theta Θ " +
+  "Lambda Λ Xi Ξ Pi Π Sigma Σ Upsilon Υ Phi Φ Psi Ψ Omega Ω infty ∞ partial ∂ nabla ∇ hbar ℏ ell ℓ Re ℜ Im ℑ " +
+  "aleph ℵ emptyset ∅ varnothing ∅ angle ∠ ldots … cdots ⋯ vdots ⋮ ddots ⋱ dots … prime ′ degree °",
 );
 
 const SIGNS = pairs(
-    "cdot ⋅ times × div ÷ pm ± mp ∓ ast ∗ star ⋆ circ ∘ bullet • oplus ⊕ otimes ⊗ leq ≤ le ≤ geq ≥ ge ≥ neq ≠ ne ≠ " +
-    "ll ≪ gg ≫ approx ≈ sim ∼ simeq ≃ cong ≅ equiv ≡ propto ∝ to → rightarrow → leftarrow ← leftrightarrow ↔ " +
-    "Rightarrow ⇒ Leftarrow ⇐ Leftrightarrow ⇔ iff ⟺ implies ⟹ mapsto ↦ in ∈ notin ∉ ni ∋ subset ⊂ subseteq ⊆ " +
-    "supset ⊃ supseteq ⊇ cup ∪ cap ∩ setminus ∖ land ∧ wedge ∧ lor ∨ vee ∨ neg ¬ lnot ¬ forall ∀ exists ∃ mid ∣ " +
-    "parallel ∥ perp ⊥ langle ⟨ rangle ⟩ lfloor ⌊ rfloor ⌋ lceil ⌈ rceil ⌉ lvert | rvert | vert | Vert ‖ { { } } | ‖ % % & & # # $ $ _ _",
+  "cdot ⋅ times × div ÷ pm ± mp ∓ ast ∗ star ⋆ circ ∘ bullet • oplus ⊕ otimes ⊗ leq ≤ le ≤ geq ≥ ge ≥ neq ≠ ne ≠ " +
+  "ll ≪ gg ≫ approx ≈ sim ∼ simeq ≃ cong ≅ equiv ≡ propto ∝ to → rightarrow → leftarrow ← leftrightarrow ↔ " +
+  "Rightarrow ⇒ Leftarrow ⇐ Leftrightarrow ⇔ iff ⟺ implies ⟹ mapsto ↦ in ∈ notin ∉ ni ∋ subset ⊂ subseteq ⊆ " +
+  "supset ⊃ supseteq ⊇ cup ∪ cap ∩ setminus ∖ land ∧ wedge ∧ lor ∨ vee ∨ neg ¬ lnot ¬ forall ∀ exists ∃ mid ∣ " +
+  "parallel ∥ perp ⊥ langle ⟨ rangle ⟩ lfloor ⌊ rfloor ⌋ lceil ⌈ rceil ⌉ lvert | rvert | vert | Vert ‖ { { } } | ‖ % % & & # # $ $ _ _",
 );
 
 const LARGE = { sum: "∑", prod: "∏", int: "∫", iint: "∬", oint: "∮", bigcup: "⋃", bigcap: "⋂" };
 const NAMES = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp lim max min sup inf det dim ker gcd deg arg Pr".split(" ");
-const LIMITS = ["sum", "prod", "bigcup", "bigcap", "lim", "max", "min", "sup", "inf"];
+const LIMITS = "sum prod bigcup bigcap lim max min sup inf".split(" ");
 const ACCENTS = { hat: "^", bar: "‾", overline: "‾", tilde: "~", vec: "→", dot: "˙", ddot: "¨", widehat: "^" };
 const STYLES = { mathbf: "bold", boldsymbol: "bold", mathbb: "double", mathcal: "script", mathrm: "plain", operatorname: "plain", mathit: "italic", mathsf: "plain" };
 const TEXTS = ["text", "textbf", "textit", "mbox", "textrm"];
 const SPACES = { ",": 0.17, ":": 0.22, ";": 0.28, " ": 0.25, "!": 0, quad: 1, qquad: 2 };
 const FENCES = { pmatrix: "()", bmatrix: "[]", vmatrix: "||", cases: "{", Bmatrix: "{}" };
-const IGNORED = ["displaystyle", "textstyle", "limits", "nolimits", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "nonumber"];
+const IGNORED = "displaystyle textstyle limits nolimits big Big bigg Bigg bigl bigr Bigl Bigr nonumber".split(" ");
 
 const TOKEN = /\\(?:[A-Za-z]+|[^A-Za-z])|\d+(?:[.,]\d+)*|\S/gsu;
 

@@ -1,7 +1,7 @@
 // The rings as they are now, asked for once a second while somebody looks.
 //
 // A picture for who sees it: an arc for each PC, as long as its share of the layers, filled as far
-// as it is busy. Beside it the same as a list, which is what a screen reader gets.
+// as it is busy. Beside it the same as a list, for screen readers.
 
 import { getJson } from "./api.js";
 import { amount, element } from "./dom.js";
@@ -135,21 +135,16 @@ function drawStage(ring, stage, index) {
   const busy = element("span", "busy", "");
   const line = element("p", "line faint small", "");
   const name = element("bdi", "name", stage.node);
-  const layers = element(
-    "span",
-    "faint",
-    end - first === 1 ? `layer ${first}` : `layers ${first}–${end - 1}`,
-  );
+  const held = end - first === 1 ? `layer ${first}` : `layers ${first}–${end - 1}`;
+  const layers = element("span", "faint", held);
   const isLast = index === ring.stages.length - 1;
   return {
     element: element("li", "", element("p", "stage", name, " ", layers, " ", busy), line),
     update(now, link, isAway) {
       setText(busy, isAway ? "went away" : `${Math.round(100 * share(now.busy_share))} % busy`);
       const where = isLast ? `back to ${next}` : `to ${next}`;
-      setText(
-        line,
-        ring.stages.length > 1 ? `${isLast ? "↺" : "↓"} ${where}: ${lineText(link)}` : "",
-      );
+      const told = `${isLast ? "↺" : "↓"} ${where}: ${lineText(link)}`;
+      setText(line, ring.stages.length > 1 ? told : "");
     },
   };
 }
@@ -186,10 +181,8 @@ function drawPicture(ring) {
     from = to;
   });
   const runner = svg("g", { class: "runner" }, svg("circle", { cx: 60, cy: 60 - RADIUS, r: 3.5 }));
-  const middle = [
-    drawText(60, 57, total, "count"),
-    drawText(60, 70, total === 1 ? "layer" : "layers", "word"),
-  ];
+  const word = total === 1 ? "layer" : "layers";
+  const middle = [drawText(60, 57, total, "count"), drawText(60, 70, word, "word")];
   const picture = svg("svg", { viewBox: "0 0 120 120", class: "picture", "aria-hidden": "true" });
   picture.append(...parts, ...middle, runner);
   return { element: picture, update: (index, ...how) => arcs[index].update(...how) };
@@ -200,15 +193,8 @@ function drawArc(from, to, count) {
   const gap = count > 1 ? Math.min(GAP, (to - from) / 3) : 0;
   const length = to - from - gap;
   const turn = `rotate(${360 * (from + gap / 2) - 90} 60 60)`;
-  const shape = {
-    cx: 60,
-    cy: 60,
-    r: RADIUS,
-    fill: "none",
-    "stroke-width": WIDTH,
-    pathLength: 1,
-    transform: turn,
-  };
+  const place = { cx: 60, cy: 60, r: RADIUS, pathLength: 1, transform: turn };
+  const shape = { ...place, fill: "none", "stroke-width": WIDTH };
   const held = svg("circle", { ...shape, class: "held", "stroke-dasharray": `${length} 1` });
   const busy = svg("circle", { ...shape, class: "used", "stroke-dasharray": "0 1" });
   return {
@@ -229,18 +215,11 @@ function striped(length) {
 function drawNumber(at, number) {
   const angle = 2 * Math.PI * at - Math.PI / 2;
   const outside = RADIUS + WIDTH / 2 + 5.5;
-  return drawText(
-    60 + outside * Math.cos(angle),
-    60 + outside * Math.sin(angle) + 2.5,
-    number,
-    "number",
-  );
+  const [x, y] = [60 + outside * Math.cos(angle), 60 + outside * Math.sin(angle)];
+  return drawText(x, y + 2.5, number, "number");
 }
 
 function drawText(x, y, text, kind) {
-  return svg(
-    "text",
-    { x: x.toFixed(1), y: y.toFixed(1), class: kind, "text-anchor": "middle" },
-    String(text),
-  );
+  const place = { x: x.toFixed(1), y: y.toFixed(1), "text-anchor": "middle" };
+  return svg("text", { ...place, class: kind }, text);
 }

@@ -4,7 +4,9 @@ The files are read once and held: they are few and small. What a model writes is
 so its policy allows no script and no style but these files, no request to anybody else, and no way
 to turn text into HTML (`require-trusted-types-for`). A reader may ask another coordinator: then
 the page loads itself anew with that one origin named (`/?with=https://other.example`), and this one
-view of it may ask there. A link on somebody else's page cannot have that.
+view of it may ask there. A link on somebody else's page cannot have that where a browser says who
+opened the view (`Sec-Fetch-Site`): over HTTPS, and at localhost. Over plain HTTP it can, but the
+page itself leaves a view whose origin its reader has not chosen.
 
 The files are open to everybody under any name: they hold nothing of this server. What they ask for
 afterwards passes the checks of `access` like any other request.
@@ -110,7 +112,6 @@ class PageFile:
 
     body: bytes
     content_type: str
-    etag: str
 
 
 def add_page_routes(
@@ -151,13 +152,16 @@ def _policy(request: web.Request) -> str:
 
 
 async def _get_file(package: str, name: str, request: web.Request) -> web.Response:
-    """A page that asks this server and nobody else, but for what its reader has chosen."""
+    """A page that asks this server and nobody else, but for what its reader has chosen.
+
+    Its tag is of its policy, too: a browser that is told 304 goes on with the policy it has."""
     file = _file(package, name)
-    headers = HEADERS | {hdrs.ETAG: f'"{file.etag}"'}
-    if (package, name) == ("molink.api.page", FILES["/"]):
-        headers["Content-Security-Policy"] = _policy(request)
+    is_index = (package, name) == ("molink.api.page", FILES["/"])
+    policy = _policy(request) if is_index else POLICY
+    etag = hashlib.sha256(policy.encode() + file.body).hexdigest()[:32]
+    headers = HEADERS | {"Content-Security-Policy": policy, hdrs.ETAG: f'"{etag}"'}
     known = request.if_none_match or ()
-    if any(tag.value in (file.etag, "*") for tag in known):
+    if any(tag.value in (etag, "*") for tag in known):
         return web.Response(status=304, headers=headers)
     return web.Response(
         body=file.body, content_type=file.content_type, charset="utf-8", headers=headers
@@ -168,7 +172,7 @@ async def _get_file(package: str, name: str, request: web.Request) -> web.Respon
 def _file(package: str, name: str) -> PageFile:
     body = resources.files(package).joinpath(name).read_bytes()
     content_type = CONTENT_TYPES[name[name.rindex(".") :]]
-    return PageFile(body, content_type, hashlib.sha256(body).hexdigest()[:32])
+    return PageFile(body, content_type)
 
 
 # -- rings ----------------------------------------------------------------------------------------

@@ -4,11 +4,10 @@
 // of other addresses are in `addresses.js`: here it is always the key of the address that is asked.
 
 import { AddressBook } from "./addresses.js";
+import { byId, on } from "./dom.js";
 
 const KEY = "molink-key";
 const SETTINGS = "molink-settings";
-
-const byId = (id) => document.getElementById(id);
 
 export class Settings {
   temperature = null;
@@ -54,10 +53,10 @@ export class Settings {
     return localStorage.getItem(KEY) !== null;
   }
 
+  // Of another address it is chosen with all addresses.
   set remembersKey(isRemembered) {
-    if (this.book.chosen) {
-      if (isRemembered) this.book.keeps = true;
-    } else if (isRemembered && this.key) localStorage.setItem(KEY, this.key);
+    if (this.book.chosen) return;
+    if (isRemembered && this.key) localStorage.setItem(KEY, this.key);
     else localStorage.removeItem(KEY);
   }
 
@@ -91,9 +90,9 @@ export class SettingsDialog {
   // `onKey` is called when the reader wants another key, or none (true).
   constructor(settings, onKey) {
     this.#settings = settings;
-    byId("open-settings").addEventListener("click", () => this.open());
-    byId("cancel-settings").addEventListener("click", () => this.#dialog.close());
-    byId("settings-form").addEventListener("submit", (event) => {
+    on("open-settings", "click", () => this.open());
+    on("cancel-settings", "click", () => this.#dialog.close());
+    on("settings-form", "submit", (event) => {
       event.preventDefault();
       this.#save();
     });
@@ -101,7 +100,7 @@ export class SettingsDialog {
       ["change-key", false],
       ["forget-key", true],
     ]) {
-      byId(id).addEventListener("click", () => {
+      on(id, "click", () => {
         this.#dialog.close();
         onKey(forget);
       });

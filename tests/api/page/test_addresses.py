@@ -130,6 +130,11 @@ async def test_addresses_are_kept_by_choice_and_wrong_ones_explained(open_page):
     await expect(dialog.locator("#address-list")).to_contain_text(
         "http://chat.example:8000/, key ending in abcd"
     )
+    await dialog.get_by_label("Address, or a link").fill("chat.example:8000")
+    await dialog.get_by_label("Name", exact=True).fill("Ben's ring")
+    await dialog.get_by_role("button", name="Add").click()
+    await expect(dialog.locator("#address-list")).to_contain_text("Ben's ring")
+    await expect(dialog.locator("#address-list")).to_contain_text("key ending in abcd")
     await dialog.get_by_label("Keep addresses").check()
     kept = json.loads(await visit.page.evaluate("localStorage.getItem('molink-addresses')"))
     assert [one["url"] for one in kept] == ["http://chat.example:8000/"]
@@ -138,6 +143,38 @@ async def test_addresses_are_kept_by_choice_and_wrong_ones_explained(open_page):
     await expect(other.locator("#models option")).to_have_count(2)
     await dialog.get_by_label("Keep addresses").uncheck()
     assert await visit.page.evaluate("localStorage.length") == 0
+
+
+async def test_a_key_that_another_address_wants_is_not_remembered_with_all(open_page, keyed):
+    here = await open_page()
+    access, theirs = keyed("theirs", origin(here))
+    there = await open_page(ToldService(), access)
+    dialog = await add(here.page, there.url, "Ben's ring")
+    await dialog.get_by_role("button", name="Close").click()
+    await here.page.get_by_label("Model and address").select_option(label="Ben's ring")
+    await expect(here.page.locator("#key-form")).to_be_visible()
+    await expect(here.page.get_by_label("Remember on this device")).to_be_hidden()
+    await here.page.get_by_label("Key", exact=True).fill(theirs)
+    await here.page.keyboard.press("Enter")
+    await expect(here.page.locator("#state")).to_have_text("Ready")
+    assert await here.page.evaluate("localStorage.length") == 0
+
+
+async def test_a_tab_whose_address_another_one_deletes_asks_no_other_in_its_place(open_page):
+    visit = await open_page()
+    other = {"data": [{"id": "other/model", "max_model_len": 200}]}
+    await visit.page.route("**/sub/v1/models", lambda route: route.fulfill(json=other))
+    dialog = await add(visit.page, f"{visit.url}sub", "Below")
+    await dialog.get_by_label("Keep addresses").check()
+    await dialog.get_by_role("button", name="Close").click()
+    await visit.page.get_by_label("Model and address").select_option(label="Below")
+    await expect(visit.page).to_have_title("other/model · MoLink")
+    tab = await visit.page.context.new_page()
+    await tab.goto(visit.url)
+    await expect(tab).to_have_title("tiny/model · MoLink")
+    await (await add(tab, "")).get_by_role("button", name="Delete: Below").click()
+    await expect(visit.page).to_have_title("tiny/model · MoLink")
+    await expect(visit.page.locator("#models")).to_be_hidden()
 
 
 async def test_several_models_of_one_coordinator_are_chosen_from(open_page):

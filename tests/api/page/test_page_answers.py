@@ -75,10 +75,12 @@ async def test_a_line_that_died_without_a_word_is_left_for_another(open_page):
     await expect(text(visit)).to_contain_text("Once ")
     visit.silence_lines()
     visit.service.put("upon a ")
+    tokens = visit.answer.locator(".parts div:not([class]) dd")
     async with asyncio.timeout(60):  # The browser may take another dead line first.
         while "upon" not in await text(visit).inner_text():
             await visit.page.clock.run_for(QUIET_MS)
             await asyncio.sleep(0.2)
+    assert (await tokens.inner_text()).split(",")[0] == "3", "what is read again counts once"
     visit.service.put("time.", None)
     await expect(text(visit).locator("p")).to_have_text("Once upon a time.")
     await expect(visit.page.locator("#send")).to_be_visible()
@@ -131,6 +133,24 @@ async def test_a_refused_question_is_asked_again_by_itself(open_page):
     service.put("Now.", None)
     await expect(text(visit)).to_have_text("Now.")
     await expect(note).to_have_text("")
+
+
+async def test_a_question_after_an_answer_of_elsewhere_is_asked_again_by_itself(open_page):
+    visit = await open_page()
+    await answered(visit, "One?", "First.")
+    await visit.page.evaluate("""() => {
+      const chat = JSON.parse(sessionStorage.getItem("molink-conversation"));
+      chat.pending = { id: "resp_0", at: "https://chat.example/" };
+      sessionStorage.setItem("molink-conversation", JSON.stringify(chat));
+    }""")
+    await visit.page.reload()
+    await expect(visit.page.locator("#keys")).to_contain_text("written at another address")
+    visit.service.overload = OverloadedError("Too many wait.", 1.0)
+    await visit.ask("Two?")
+    await expect(visit.answer.locator(".note")).to_contain_text("Asking again in 1 s.")
+    visit.service.overload = None
+    visit.service.put("Second.", None)
+    await expect(text(visit)).to_have_text("Second.")
 
 
 async def test_tokens_and_their_rate_are_told_while_they_come(open_page):
@@ -339,6 +359,10 @@ async def test_a_saved_history_is_read_and_merged_without_doubles(open_page, tmp
         path.write_text(json.dumps(content), encoding="utf-8")
         await visit.page.locator("#import-file").set_input_files(path)
         await expect(history.locator("#history-told")).to_contain_text(sentence)
+        asked = visit.page.locator("article.question")
+        await expect(asked).to_have_count(1 if name in ("same", "single") else 2)
+    kept = "JSON.parse(sessionStorage.getItem('molink-conversation')).messages.length"
+    assert await visit.page.evaluate(kept) == 3, "the later state is open, and stays"
     await expect(history.locator("#chats li")).to_have_count(2)
     await (
         history.get_by_role("button", name="Answer", exact=True)

@@ -62,6 +62,19 @@ async def test_a_file_that_has_not_changed_is_not_sent_again(shut, http):
             assert response.headers["Content-Security-Policy"]
 
 
+async def test_each_policy_of_the_page_has_a_tag_of_its_own(shut, http):
+    async with http.get(shut) as response:
+        narrow = {"If-None-Match": response.headers["ETag"]}
+    async with http.get(f"{shut}/?with=https://chat.example", headers=narrow) as response:
+        assert response.status == 200, "of 304 a browser would keep the narrow policy"
+        assert "https://chat.example" in response.headers["Content-Security-Policy"]
+        wide = {"If-None-Match": response.headers["ETag"]}
+    async with http.get(shut, headers=wide) as response:
+        assert response.status == 200
+    async with http.get(f"{shut}/?with=https://chat.example", headers=wide) as response:
+        assert response.status == 304
+
+
 @pytest.mark.parametrize(
     "path", ["/page", "/page/", "/page/index.html", "/page/routes.py", "/page/%2e%2e/app.py"]
 )
