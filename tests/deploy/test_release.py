@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
-from molink.cli.upgrade import order_of_starts
+from molink.cli.upgrade import _installed_protocol, order_of_starts
+from molink.control.versions import own_protocols
 from molink.errors import UserError
 from tests.deploy.conftest import INSTALL, SCRIPT_S_MAX
 from tests.deploy.test_install import locks, offline, runs, sources, write_wheel
@@ -64,9 +65,9 @@ def signing(offline):
     return sandbox, environment
 
 
-def stopped_at(line, places):
+def stopped_at(line, places, way="--upgrade"):
     """Exit code and words of an upgrade that is ended while it does what this line announces."""
-    command = ["sh", str(INSTALL), "--upgrade"]
+    command = ["sh", str(INSTALL), way]
     with subprocess.Popen(
         command, env=places, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as upgrade:
@@ -113,6 +114,8 @@ def test_a_release_is_installed_and_upgraded(signing, release, keys):
     assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
     assert (sandbox.home / ".local/share/molink/release").read_text() == f"{url}\n9.10.0\n"
     assert "reads on" not in upgraded.stdout and "in any order" in upgraded.stdout
+    again = subprocess.run(command, env=places, capture_output=True, text=True, check=False)
+    assert "is installed already" in again.stdout and "in any order" not in again.stdout
 
     def goes_back():
         done = subprocess.run([*command, "--back"], env=places, capture_output=True, text=True)
@@ -146,6 +149,31 @@ def test_an_upgrade_that_was_interrupted_can_be_gone_back_from(signing, release,
     assert (kept / "release").read_text() == f"{url}\n9.8.7\n" and runs(sandbox)
     assert sandbox.run("--upgrade", script=kept / "install.sh", **environment).returncode == 0
     assert (kept / "release").read_text() == f"{url}\n9.9.0\n"
+
+    for _ in range(2):
+        stopped, said = stopped_at("3 of 3", places, "--back")
+        assert stopped == 130
+        assert f"sh {kept}/install.sh --back; to have the newest version: the same, --up" in said
+    assert (kept / "release").read_text() == f"{url}\n9.9.0\n"
+    forth = sandbox.run("--upgrade", script=kept / "install.sh", **environment)
+    assert forth.returncode == 0 and "is installed already" not in forth.stdout and runs(sandbox)
+    assert stopped_at("3 of 3", places, "--back")[0] == 130
+    back = sandbox.run("--back", script=kept / "install.sh", **environment)
+    assert back.returncode == 0, back.stdout + back.stderr
+    assert (kept / "release").read_text() == f"{url}\n9.8.7\n" and runs(sandbox)
+
+    for way in ("--upgrade", "--back"):  # The way back to what is remembered, interrupted too.
+        assert stopped_at("3 of 3", places, way)[0] == 130
+    back = sandbox.run("--back", script=kept / "install.sh", **environment)
+    assert back.returncode == 0, back.stdout + back.stderr
+    assert (kept / "release").read_text() == f"{url}\n9.8.7\n" and runs(sandbox)
+
+
+def test_a_folder_molink_where_one_types_is_not_the_installed_one(tmp_path, monkeypatch):
+    (tmp_path / "molink").mkdir()
+    (tmp_path / "molink" / "__init__.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    assert _installed_protocol() == own_protocols().newest
 
 
 def test_the_order_of_starts_follows_from_the_protocols():
