@@ -65,9 +65,9 @@ def signing(offline):
     return sandbox, environment
 
 
-def stopped_at(line, places, way="--upgrade"):
+def stopped_at(line, places):
     """Exit code and words of an upgrade that is ended while it does what this line announces."""
-    command = ["sh", str(INSTALL), way]
+    command = ["sh", str(INSTALL), "--upgrade"]
     with subprocess.Popen(
         command, env=places, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as upgrade:
@@ -150,23 +150,65 @@ def test_an_upgrade_that_was_interrupted_can_be_gone_back_from(signing, release,
     assert sandbox.run("--upgrade", script=kept / "install.sh", **environment).returncode == 0
     assert (kept / "release").read_text() == f"{url}\n9.9.0\n"
 
-    for _ in range(2):
-        stopped, said = stopped_at("3 of 3", places, "--back")
-        assert stopped == 130
-        assert f"sh {kept}/install.sh --back; to have the newest version: the same, --up" in said
-    assert (kept / "release").read_text() == f"{url}\n9.9.0\n"
-    forth = sandbox.run("--upgrade", script=kept / "install.sh", **environment)
-    assert forth.returncode == 0 and "is installed already" not in forth.stdout and runs(sandbox)
-    assert stopped_at("3 of 3", places, "--back")[0] == 130
-    back = sandbox.run("--back", script=kept / "install.sh", **environment)
-    assert back.returncode == 0, back.stdout + back.stderr
-    assert (kept / "release").read_text() == f"{url}\n9.8.7\n" and runs(sandbox)
 
-    for way in ("--upgrade", "--back"):  # The way back to what is remembered, interrupted too.
-        assert stopped_at("3 of 3", places, way)[0] == 130
-    back = sandbox.run("--back", script=kept / "install.sh", **environment)
-    assert back.returncode == 0, back.stdout + back.stderr
-    assert (kept / "release").read_text() == f"{url}\n9.8.7\n" and runs(sandbox)
+@pytest.fixture
+def ended_early(signing, release, keys, tmp_path):
+    """Release 9.9.0 with 9.8.7 kept from before it, and a pip that does nothing, or fails while
+    there is a file `full`: runs the installer in some way, and says what is remembered then."""
+    (sandbox, environment), (_folder, url, publish) = signing, release
+    publish("9.9.0")
+    root = sandbox.home / ".local/share/molink"
+    for name, version in (("current", "9.9.0"), ("before", "9.8.7")):
+        (root / name).mkdir(parents=True)
+        write_wheel(root / name, "molink", version, locks(tmp_path / "wheels"))
+        write_wheel(root / name, "molink_sim", version, {})
+        shutil.copy(INSTALL, root / name)
+        (root / name / "version").write_text(f"{version}\n")
+    shutil.copy(INSTALL, root)
+    shutil.copy(keys / "ours.pub", root / "release-key")
+    (root / "release").write_text(f"{url}\n9.9.0\n")
+    (root / "venv/bin").mkdir(parents=True)
+    fails = f'case "$*" in *--force-reinstall*) [ ! -f {root}/full ] ;; esac'
+    for name, script in (("python", fails), ("molink", "echo molink")):
+        (root / "venv/bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (root / "venv/bin" / name).chmod(0o755)
+
+    def run(way, *, full=False):
+        (root / "full").unlink(missing_ok=True)
+        if full:
+            (root / "full").touch()
+        done = sandbox.run(way, script=root / "install.sh", **environment)
+        assert (done.returncode == 0) is not full, done.stdout + done.stderr
+        return done.stdout + done.stderr, (root / "release").read_text().split()[1]
+
+    return root, run
+
+
+def test_a_way_back_that_was_interrupted_is_gone_on_with(ended_early):
+    root, run = ended_early
+    for _ in range(2):
+        said, remembered = run("--back", full=True)
+        assert f"sh {root}/install.sh --back; to have the newest version: the same, --up" in said
+        assert remembered == "9.9.0"
+    assert run("--back")[1] == "9.8.7" and not (root / "unfinished").exists()
+
+
+def test_a_way_back_that_was_interrupted_can_be_left(ended_early):
+    _, run = ended_early
+    run("--back", full=True)
+    said, remembered = run("--upgrade")
+    assert "is installed already" not in said and remembered == "9.9.0"
+    assert "is installed already" in run("--upgrade")[0]
+
+
+def test_the_way_back_from_half_an_upgrade_leads_to_what_ran(ended_early):
+    root, run = ended_early
+    (root / "unfinished").touch()
+    said, _ = run("--upgrade", full=True)
+    assert "the version of before: the same, --back" in said
+    run("--back", full=True)
+    assert run("--back")[1] == "9.9.0"
+    assert (root / "before/version").read_text() == "9.8.7\n"
 
 
 def test_a_folder_molink_where_one_types_is_not_the_installed_one(tmp_path, monkeypatch):
