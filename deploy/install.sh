@@ -398,7 +398,7 @@ take_kept_release() {
 # Whether the release is newer than what is installed; older ones are refused.
 is_newer() {
     installed=$(sed -n 2p "$root/release")
-    if [ "$installed" = "$version" ]; then
+    if [ "$installed" = "$version" ] && [ ! -f "$root/unfinished" ]; then
         ok "$version is installed already, the newest at $release"
         return 1
     fi
@@ -493,7 +493,7 @@ install_all() {
     elif [ -n "$release" ]; then
         fetch_release
     fi
-    : >"$root/unfinished"
+    printf '%s\n' "$leaves_kept" >"$root/unfinished"
     trap 'say_unfinished; remove_temporary' EXIT
     if [ "$with_pipx" = yes ]; then
         install_with_pipx
@@ -513,6 +513,8 @@ say_unfinished() {
     how="Run it again to go on."
     if [ -f "$root/install.sh" ]; then
         how="To go on: sh $root/install.sh --upgrade; to have the version of before: the same, --back."
+        [ "$going_back" = no ] ||
+            how="To go on: sh $root/install.sh --back; to have the newest version: the same, --upgrade."
     fi
     echo "install.sh: the installation did not finish, the reason is above. $how" >&2
 }
@@ -725,11 +727,17 @@ if [ "$upgrading" = yes ]; then
     [ ! -f "$root/with-pipx" ] || with_pipx=yes
 fi
 
+# Whether the release that is remembered is being left for the one before it.
+leaves_kept=no
+
 if [ "$going_back" = yes ]; then
     [ "$action$upgrading" = installno ] || fail "--back goes alone."
-    # An upgrade that did not finish is not remembered: what ran before is the one that is.
-    kept=$root/before
-    [ ! -f "$root/unfinished" ] || kept=$root/current
+    # An upgrade that did not finish is not remembered: what ran before is the one that is. A way
+    # back that did not finish is gone on with.
+    kept=$root/before leaves_kept=yes
+    if [ -f "$root/unfinished" ] && [ "$(cat "$root/unfinished")" != yes ]; then
+        kept=$root/current leaves_kept=no
+    fi
     [ -d "$kept" ] || fail "no release is kept from before the last upgrade."
     source_wanted=$(echo "$kept"/molink-*.whl)
     [ ! -f "$root/with-pipx" ] || with_pipx=yes

@@ -31,7 +31,7 @@ param(
     [switch]$Uninstall,
     # With -Uninstall: also the agent's key, its limits and the model weights.
     [switch]$Purge,
-    # Do not ask before WSL is restarted.
+    # Do not ask before WSL is restarted or the firewall is opened.
     [switch]$Yes,
     # Print what this knows of the PC as JSON, for molink agent doctor; changes nothing.
     [switch]$Facts
@@ -44,6 +44,9 @@ $env:WSL_UTF8 = '1'
 $TaskName = 'MoLink agent'
 $BuildMin = 19041
 $FirewallRule = 'MoLink'
+# What Python tells of an agent that takes any free port, and the port that it would have else.
+$AnyPorts = '1-65535'
+$DataPort = 27600
 # What Windows calls the virtual machine of WSL.
 $WslCreator = '{40E0AC32-46A5-438A-A0B2-2B479E8F2E90}'
 $ExitUserError = 2
@@ -273,13 +276,22 @@ function Remove-FirewallRule {
 function Request-Inbound {
     $ports = Get-FromLinux (Get-AskCommand @('ports'))
     $now = Get-FirewallPorts
-    if (@('no firewall', $ports) -contains $now) { return }
+    if ($now -eq 'no firewall') { return }
+    if ($ports -eq $AnyPorts) {
+        Remove-FirewallRule
+        Write-Host 'This agent takes any free port: no rule can name it, so neighbours use the relay.'
+        Write-Host 'To give it ports of its own, type this, then run this script again:'
+        Write-Host "    wsl -d $Distribution --exec bash -lc 'molink agent join --data-port $DataPort'"
+        return
+    }
+    if ($now -eq $ports) { return }
+    # A rule for other ports lets in what is not the agent's, whatever is answered.
+    Remove-FirewallRule
     if (-not $Yes) {
         Write-Host "Windows' Hyper-V firewall keeps neighbours out of WSL: they use the relay then."
         $answer = Read-Host "Let other PCs reach TCP ports $ports of WSL, the agent's? [y/N]"
         if ($answer -notmatch '^[yY]') { return }
     }
-    Remove-FirewallRule
     New-NetFirewallHyperVRule -Name $FirewallRule -DisplayName 'MoLink agent' -Direction Inbound `
         -VMCreatorId $WslCreator -Protocol TCP -LocalPorts $ports -Action Allow | Out-Null
 }
@@ -318,7 +330,12 @@ function Get-LinuxInstaller {
     return (Get-LinuxPath (Split-Path -Parent $PSScriptRoot)) + '/deploy/install.sh'
 }
 
+# The kept folder has no agent to install: from there only the rest is mended.
 function Install-Agent {
+    if (-not $From -and (Split-Path -Parent $PSScriptRoot) -eq $KeptFolder) {
+        Write-Host 'The agent stays as it is: this folder holds none to install.'
+        return
+    }
     Invoke-InLinux @('sh', (Get-LinuxInstaller), '--from', (Get-Source))
 }
 

@@ -26,6 +26,8 @@ THANKS_FILE = "thanks.json"
 OPTIONS_FILE = "options.json"
 WEIGHTS_DIR = "weights"
 
+DATA_PORT_MAX = 65_535 - 63
+"""The last from which on there are 64 ports, as many as an agent has."""
 
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.\-]{0,252}")
 """An IPv4 address, or a name of this PC."""
@@ -36,16 +38,17 @@ class AgentOptions:
     """Options that an owner gave at `join`, kept for every later start."""
 
     data_port: int = 0
-    """Port of the peer service; 0: any free one."""
+    """First of the agent's ports, of the peer service; 0: any free ones."""
     listen: str = "0.0.0.0"
     """Address at which stages and the peer service listen."""
     map_ports: bool = True
     """Ask the router to let neighbours in."""
 
     def __post_init__(self) -> None:
-        if type(self.data_port) is not int or not 0 <= self.data_port <= 65535:
+        if type(self.data_port) is not int or not 0 <= self.data_port <= DATA_PORT_MAX:
             raise UserError(
-                f"--data-port takes a port from 0 to 65535, got {self.data_port!r:.40}."
+                f"--data-port takes a port from 0 to {DATA_PORT_MAX}, the first of 64, got "
+                f"{self.data_port!r:.40}."
             )
         if not isinstance(self.listen, str) or HOST.fullmatch(self.listen) is None:
             raise UserError(f"--listen takes an address of this PC, got {self.listen!r:.80}.")

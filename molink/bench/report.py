@@ -81,7 +81,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         f"{report['wall_s']:.2f} s, {report['finished']} requests finished, "
         f"{report['failed']} failed{_by_status(report['failures'])}"
     )
-    if (each_s := report["tpot_s"]["mean"]) is not None:
+    if each_s := report["tpot_s"]["mean"]:  # 0: every answer came in one event.
         console.print(f"{1 / each_s:.1f} tokens/s for each user, on average")
     if "goodput" in report:
         console.print(goodput_line(report["goodput"]))

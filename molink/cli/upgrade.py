@@ -31,18 +31,19 @@ def upgrade(check: bool, back: bool) -> None:
     if (ROOT / ".git").exists():
         raise UserError(f"This is a checkout in {ROOT}: git pull there, then make venv.")
     folder = data_dir(DATA_FOLDER)
-    if not (folder / RELEASE).exists():
+    kept = folder / RELEASE
+    if not kept.exists():
         raise UserError(
             "This was not installed from a release, so nobody knows where a newer one is: "
             "sh install.sh --from URL --release-key FILE takes one."
         )
     if check and back:
         raise UserError("--check and --back do not go together: give one of them.")
-    before = own_protocols().newest
+    before, written = own_protocols().newest, kept.stat().st_mtime_ns
     how = ["--back"] if back else ["--upgrade", *(["--check"] if check else [])]
     if code := subprocess.run(("sh", str(folder / INSTALLER), *how), check=False).returncode:
         raise click.exceptions.Exit(code)
-    if not check:
+    if kept.stat().st_mtime_ns != written:  # It is written whenever something was installed.
         click.echo(order_of_starts(before, _installed_protocol()))
 
 
@@ -58,10 +59,11 @@ def order_of_starts(before: int, now: int | None) -> str:
 
 
 def _installed_protocol() -> int | None:
-    """Number that the installed build speaks; this process is of the one before."""
+    """Number that the installed build speaks; this process is of the one before. A folder `molink`
+    where this was typed is not asked."""
     asked = "from molink.control.versions import own_protocols; print(own_protocols().newest)"
     told = subprocess.run(
-        (sys.executable, "-c", asked), capture_output=True, text=True, check=False
+        (sys.executable, "-I", "-c", asked), capture_output=True, text=True, check=False
     )
     number = told.stdout.strip()
     return int(number) if told.returncode == 0 and number.isdecimal() else None

@@ -32,8 +32,9 @@ def test_options_that_cannot_be_ours_are_refused(tmp_path, options):
 
 
 def test_options_that_are_typed_wrongly_are_one_sentence():
-    with pytest.raises(UserError, match="--data-port"):
-        AgentOptions(data_port=70000)
+    assert AgentOptions(data_port=65472).data_port == 65472
+    with pytest.raises(UserError, match="--data-port takes a port from 0 to 65472"):
+        AgentOptions(data_port=65473)
 
 
 def test_options_come_back_as_they_were(tmp_path):

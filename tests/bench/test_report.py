@@ -1,9 +1,10 @@
 import json
 
 import pytest
+from rich.console import Console
 
 from molink.bench.goodput import goodput_line, goodput_of, is_good, targets_of
-from molink.bench.report import report
+from molink.bench.report import print_report, report
 from molink.bench.runner import RequestRecord
 from molink.errors import UserError
 from molink_scheduler.routing.admission import NO_TARGETS, Targets
@@ -34,6 +35,14 @@ def test_tokens_that_come_together_are_one_gap():
     assert (found["gap_s"]["mean"], found["gap_s"]["p50"]) == (pytest.approx(4 / 3), 1.0)
     assert found["tpot_s"]["mean"] == pytest.approx(4 / 6)
     assert found["tokens_per_round"] == 2.0
+
+
+def test_answers_that_came_in_one_event_have_no_rate_of_tokens(capsys):
+    settings = {"requests": 1, "concurrency": 1, "input_tokens": 8, "output_tokens": 3}
+    found = report([RequestRecord(start_s=10.0, end_s=12.0, token_times_s=[11.0, 11.0, 11.0])])
+    print_report(found | {"settings": settings}, Console())
+    shown = capsys.readouterr().out
+    assert "1.5 tokens/s: 3 tokens" in shown and "for each user" not in shown
 
 
 def test_report_of_no_records():

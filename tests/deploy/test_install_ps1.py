@@ -18,6 +18,7 @@ from tree_sitter import Language, Node, Parser
 
 from molink_agent.windows.__main__ import parser
 from molink_agent.windows.logon_task import TASK_NAME
+from molink_agent.windows.ports import ANY, DATA_PORT
 from molink_agent.windows.steps import BUILD_WSL2_MIN, Do
 from tests.agent.doctor.test_windows import TOLD
 
@@ -192,11 +193,27 @@ def test_no_variable_is_read_that_nothing_sets():
 def test_the_firewall_s_rule_names_the_ports_that_python_tells():
     """Older Windows has no such commands, and none is needed there."""
     body = text(functions()["Request-Inbound"])
-    assert body.index("Get-AskCommand @('ports')") < body.index("Read-Host")
-    assert body.index("Remove-FirewallRule") < body.index("New-NetFirewallHyperVRule")
+    order = ["Get-AskCommand @('ports')", "Remove-FirewallRule", "Read-Host"]
+    order += ["New-NetFirewallHyperVRule"]
+    assert [body.rindex(one) for one in order] == sorted(body.rindex(one) for one in order)
     assert "-LocalPorts $ports" in body and "-Name $FirewallRule" in body
     assert "Get-Command Get-NetFirewallHyperVRule" in text(functions()["Get-FirewallPorts"])
     assert "Remove-FirewallRule" in text(functions()["Uninstall-All"])
+
+
+def test_no_rule_is_made_for_an_agent_that_takes_any_port():
+    """It would let in what is not the agent's; a rule of before is taken back."""
+    body = text(functions()["Request-Inbound"])
+    [any_port] = [text(one) for one in of_kind("if_statement") if "$AnyPorts" in text(one)]
+    assert "Remove-FirewallRule" in any_port and any_port.rstrip("} \n").endswith("return")
+    assert body.index(any_port) < body.index("$Yes") and "--data-port $DataPort" in any_port
+
+
+def test_the_kept_folder_installs_no_agent_and_mends_the_rest():
+    """`install.sh --from` it would end before task and firewall."""
+    body = text(functions()["Install-Agent"])
+    assert "-not $From -and" in body and "-eq $KeptFolder" in body
+    assert body.index("return") < body.index("Invoke-InLinux")
 
 
 @pytest.mark.parametrize("do", list(Do))
@@ -274,3 +291,4 @@ def test_what_is_kept_is_asked_while_it_is_there_and_removed_last():
 def test_names_and_numbers_are_those_of_python():
     assert f"$TaskName = '{TASK_NAME}'" in SCRIPT
     assert f"$BuildMin = {BUILD_WSL2_MIN}\n" in SCRIPT
+    assert f"$AnyPorts = '{ANY}'\n$DataPort = {DATA_PORT}\n" in SCRIPT

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
-from molink.cli.upgrade import order_of_starts
+from molink.cli.upgrade import _installed_protocol, order_of_starts
+from molink.control.versions import own_protocols
 from molink.errors import UserError
 from tests.deploy.conftest import INSTALL, SCRIPT_S_MAX
 from tests.deploy.test_install import locks, offline, runs, sources, write_wheel
@@ -113,6 +114,8 @@ def test_a_release_is_installed_and_upgraded(signing, release, keys):
     assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
     assert (sandbox.home / ".local/share/molink/release").read_text() == f"{url}\n9.10.0\n"
     assert "reads on" not in upgraded.stdout and "in any order" in upgraded.stdout
+    again = subprocess.run(command, env=places, capture_output=True, text=True, check=False)
+    assert "is installed already" in again.stdout and "in any order" not in again.stdout
 
     def goes_back():
         done = subprocess.run([*command, "--back"], env=places, capture_output=True, text=True)
@@ -146,6 +149,73 @@ def test_an_upgrade_that_was_interrupted_can_be_gone_back_from(signing, release,
     assert (kept / "release").read_text() == f"{url}\n9.8.7\n" and runs(sandbox)
     assert sandbox.run("--upgrade", script=kept / "install.sh", **environment).returncode == 0
     assert (kept / "release").read_text() == f"{url}\n9.9.0\n"
+
+
+@pytest.fixture
+def ended_early(signing, release, keys, tmp_path):
+    """Release 9.9.0 with 9.8.7 kept from before it, and a pip that does nothing, or fails while
+    there is a file `full`: runs the installer in some way, and says what is remembered then."""
+    (sandbox, environment), (_folder, url, publish) = signing, release
+    publish("9.9.0")
+    root = sandbox.home / ".local/share/molink"
+    for name, version in (("current", "9.9.0"), ("before", "9.8.7")):
+        (root / name).mkdir(parents=True)
+        write_wheel(root / name, "molink", version, locks(tmp_path / "wheels"))
+        write_wheel(root / name, "molink_sim", version, {})
+        shutil.copy(INSTALL, root / name)
+        (root / name / "version").write_text(f"{version}\n")
+    shutil.copy(INSTALL, root)
+    shutil.copy(keys / "ours.pub", root / "release-key")
+    (root / "release").write_text(f"{url}\n9.9.0\n")
+    (root / "venv/bin").mkdir(parents=True)
+    fails = f'case "$*" in *--force-reinstall*) [ ! -f {root}/full ] ;; esac'
+    for name, script in (("python", fails), ("molink", "echo molink")):
+        (root / "venv/bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (root / "venv/bin" / name).chmod(0o755)
+
+    def run(way, *, full=False):
+        (root / "full").unlink(missing_ok=True)
+        if full:
+            (root / "full").touch()
+        done = sandbox.run(way, script=root / "install.sh", **environment)
+        assert (done.returncode == 0) is not full, done.stdout + done.stderr
+        return done.stdout + done.stderr, (root / "release").read_text().split()[1]
+
+    return root, run
+
+
+def test_a_way_back_that_was_interrupted_is_gone_on_with(ended_early):
+    root, run = ended_early
+    for _ in range(2):
+        said, remembered = run("--back", full=True)
+        assert f"sh {root}/install.sh --back; to have the newest version: the same, --up" in said
+        assert remembered == "9.9.0"
+    assert run("--back")[1] == "9.8.7" and not (root / "unfinished").exists()
+
+
+def test_a_way_back_that_was_interrupted_can_be_left(ended_early):
+    _, run = ended_early
+    run("--back", full=True)
+    said, remembered = run("--upgrade")
+    assert "is installed already" not in said and remembered == "9.9.0"
+    assert "is installed already" in run("--upgrade")[0]
+
+
+def test_the_way_back_from_half_an_upgrade_leads_to_what_ran(ended_early):
+    root, run = ended_early
+    (root / "unfinished").touch()
+    said, _ = run("--upgrade", full=True)
+    assert "the version of before: the same, --back" in said
+    run("--back", full=True)
+    assert run("--back")[1] == "9.9.0"
+    assert (root / "before/version").read_text() == "9.8.7\n"
+
+
+def test_a_folder_molink_where_one_types_is_not_the_installed_one(tmp_path, monkeypatch):
+    (tmp_path / "molink").mkdir()
+    (tmp_path / "molink" / "__init__.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    assert _installed_protocol() == own_protocols().newest
 
 
 def test_the_order_of_starts_follows_from_the_protocols():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from molink.control.identity import KeyPair
     from molink.terminal.status_line import StatusLine
     from molink_agent.daemon.membership import Membership
+    from molink_agent.data_files import AgentOptions
 
 FROM_INPUT = "-"
 """Instead of the invite: it is asked for, so that no list of processes and no history of a shell
@@ -58,7 +59,7 @@ OWN_DIRECTORY = "Give --data-dir {data_dir} to each of these commands, too."
     "--data-port",
     type=int,
     help="First of 64 ports at which this PC listens, so that a firewall can name them; 0 takes "
-    "free ones. Without it the one so far, else inside WSL 27600, elsewhere 0.",
+    "free ones. Without it the one so far, else 0; inside WSL 27600 instead of 0, if it is free.",
 )
 @click.option(
     "--map-ports/--no-map-ports", default=True, help="Ask the router to let neighbours in."
@@ -93,7 +94,9 @@ def join(
     if then_run:
         _check_no_agent_runs(where)
     port = _data_port(where) if data_port is None else data_port
-    AgentOptions(port, listen, map_ports).save(where)
+    options = AgentOptions(port, listen, map_ports)
+    _check_data_port(where, options)
+    options.save(where)
     _keep_limits(where, limits, relay_only=relay_only)
     _check_cards(where)
     pair = load_or_make_key(where / KEY_FILE)
@@ -129,14 +132,31 @@ def run(data_dir: str | None) -> None:
 
 def _data_port(where: "Path") -> int:
     """Data port of one who names none: the one so far, else the one that Windows' firewall is told
-    of, else any."""
+    of, else any. Agents of all distributions of WSL share one network, and one of them has it."""
+    from molink_agent.doctor.gather import try_port
     from molink_agent.probe.machine import read_wsl
     from molink_agent.windows.ports import DATA_PORT, kept_data_port
 
     kept = kept_data_port(where)
-    if kept is not None:
+    if kept:
         return kept
-    return 0 if asyncio.run(read_wsl()) is None else DATA_PORT
+    if asyncio.run(read_wsl()) is None or try_port(DATA_PORT, agent_runs=False).problem:
+        return 0
+    return DATA_PORT
+
+
+def _check_data_port(where: "Path", options: "AgentOptions") -> None:
+    """Raises UserError where the agent could not listen at the port that it is to have."""
+    from molink_agent.doctor.gather import try_port
+
+    if not options.data_port or asyncio.run(agent_runs(where)):
+        return
+    problem = try_port(options.data_port, host=options.listen, agent_runs=False).problem
+    if problem:
+        raise UserError(
+            f"Cannot listen at {options.listen}:{options.data_port} ({problem}): give the first of "
+            "other ports by --data-port, or 0 for any free ones; --listen names another address."
+        )
 
 
 def _check_no_agent_runs(where: "Path") -> None:

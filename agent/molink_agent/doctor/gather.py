@@ -211,15 +211,15 @@ async def why_unreachable(host: str, port: int) -> str:
     return ""
 
 
-def try_port(port: int, *, agent_runs: bool) -> PortTrial:
-    """Listen at a port for a moment."""
+def try_port(port: int, *, host: str = "", agent_runs: bool) -> PortTrial:
+    """Listen at a port of this address of the PC for a moment; empty: of all."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            trial.bind(("", port))
+            trial.bind((host, port))
             trial.listen(1)
-        except OSError as error:
-            return PortTrial(port, error.strerror or str(error), agent_runs)
+        except (OSError, UnicodeError) as error:
+            return PortTrial(port, getattr(error, "strerror", "") or str(error), agent_runs)
     return PortTrial(port, agent_runs=agent_runs)
 
 

@@ -44,6 +44,11 @@ def _firewall(facts: DoctorFacts, told: AroundWsl) -> Finding:
         return ok(name, "this Windows has no Hyper-V firewall")
     if facts.wsl is not None and facts.wsl.networking != "mirrored":
         return skip(name, "not needed: WSL is behind its own NAT, the relay leads here")
+    if not facts.limits.direct:
+        return skip(name, "not needed: direct = false, all links are relayed")
+    if not port:
+        found = "the agent takes any free port, which no rule can name: the relay leads here"
+        return warn(name, found, f"`molink agent join --data-port {DATA_PORT}`. {AGAIN}")
     if told.firewall_ports in ("", "not told"):
         return skip(name, "Windows does not tell its rule to this account")
     if told.firewall_ports == "none":

@@ -245,7 +245,7 @@ def _bound(socket: "zmq.Socket[bytes]", address: str, first_port: int) -> int:
         try:
             socket.bind(f"{address}:{port}")
         except zmq.ZMQError as error:
-            if error.errno != errno.EADDRINUSE:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
         else:
             return port

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import socket
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from molink_agent.doctor import gather
 from molink_agent.doctor.facts import DoctorFacts, PortTrial, TorchAnswer
 from molink_agent.probe import machine
 from molink_agent.probe.machine import Wsl
+from molink_agent.windows import ports
 from tests.agent.pcs import CARD, ONE_CARD, pc
 
 commands = importlib.import_module("molink_agent.cli.join")
@@ -128,13 +130,46 @@ def test_a_user_whose_data_have_no_place_is_told_in_a_sentence(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("kept", "wsl", "port"),
-    [(None, None, 0), (None, Wsl(2), 27600), (9000, None, 9000), (0, Wsl(2), 0)],
+    [(None, None, 0), (None, Wsl(2), 27600), (9000, None, 9000), (0, Wsl(2), 27600), (0, None, 0)],
 )
 def test_the_data_port_of_one_who_names_none(tmp_path, monkeypatch, kept, wsl, port):
     async def read_wsl():
         return wsl
 
     monkeypatch.setattr(machine, "read_wsl", read_wsl)
+    monkeypatch.setattr(gather, "try_port", lambda port, agent_runs: PortTrial(port))
     if kept is not None:
         AgentOptions(kept).save(tmp_path)
     assert commands._data_port(tmp_path) == port
+
+
+def test_a_second_agent_in_wsl_takes_free_ports(tmp_path, monkeypatch):
+    """All distributions share one network."""
+
+    async def read_wsl():
+        return Wsl(2)
+
+    with socket.socket() as first:
+        first.bind(("127.0.0.1", 0))
+        first.listen()
+        monkeypatch.setattr(machine, "read_wsl", read_wsl)
+        monkeypatch.setattr(ports, "DATA_PORT", first.getsockname()[1])
+        assert commands._data_port(tmp_path) == 0
+
+
+def test_a_data_port_that_is_taken_keeps_the_pc_from_joining(tmp_path, monkeypatch):
+    async def runs(where):
+        return True
+
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        options = AgentOptions(holder.getsockname()[1])
+        invite = Invite.make("https://10.0.0.1:8003", bytes(32)).text
+        words = ["join", invite, "--data-dir", str(tmp_path), "--data-port"]
+        with pytest.raises(UserError, match=r"Cannot listen at 0\.0\.0\.0:.* in use.*--data-port"):
+            CliRunner().invoke(main, [*words, str(options.data_port)], catch_exceptions=False)
+        assert not list(tmp_path.iterdir())
+        monkeypatch.setattr(commands, "agent_runs", runs)
+        commands._check_data_port(tmp_path, options)  # It is the agent's own.
+    commands._check_data_port(tmp_path, AgentOptions())

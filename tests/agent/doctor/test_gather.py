@@ -100,6 +100,7 @@ def test_a_port_that_is_taken_is_told():
         taken = try_port(holder.getsockname()[1], agent_runs=True)
     assert "in use" in taken.problem
     assert taken.agent_runs
+    assert try_port(0, host="a" * 70 + ".example", agent_runs=False).problem
 
 
 async def test_a_running_agent_is_noticed(tmp_path):

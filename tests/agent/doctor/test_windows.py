@@ -9,6 +9,7 @@ from molink_agent.data_files import Known
 from molink_agent.doctor.facts import DoctorFacts, PortTrial, Result, TorchAnswer
 from molink_agent.doctor.report import examine
 from molink_agent.doctor.windows import findings
+from molink_agent.limits.limits import OwnerLimits
 from molink_agent.probe.machine import Wsl
 from molink_agent.probe.windows import AroundWsl, ask_windows
 from molink_scheduler.units import GB
@@ -97,8 +98,19 @@ def test_the_rule_is_to_name_the_ports_of_the_agent_that_has_joined():
     joined = replace(FACTS, known=Known(broker_host="h"), port=PortTrial(9000))
     assert of("firewall", joined, firewall_ports="9000-9063").result is Result.OK
     assert of("firewall", joined).result is Result.WARN
-    anything = replace(joined, port=PortTrial(0))
-    assert of("firewall", anything, firewall_ports="1-65535").result is Result.OK
+
+
+@pytest.mark.parametrize("ports", ["none", "1-65535", "27600-27663"])
+def test_no_rule_is_to_name_the_ports_of_an_agent_that_takes_any(ports):
+    found = of("firewall", replace(FACTS, known=Known(broker_host="h")), firewall_ports=ports)
+    assert found.result is Result.WARN and "any free port" in found.found
+    assert "--data-port 27600" in found.remedy
+
+
+def test_nobody_is_urged_to_open_the_firewall_who_lets_nobody_connect():
+    relayed = replace(FACTS, limits=OwnerLimits(direct=False))
+    found = of("firewall", relayed, firewall_ports="none")
+    assert found.result is Result.SKIP and "direct = false" in found.found
 
 
 def test_a_missing_compiler_is_said():

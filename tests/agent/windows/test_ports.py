@@ -6,16 +6,17 @@ import pytest
 
 from molink.transport.link.inbound import LINK_PORTS
 from molink_agent.daemon.routes import ListenAddress
-from molink_agent.data_files import OPTIONS_FILE, AgentOptions
+from molink_agent.data_files import DATA_PORT_MAX, OPTIONS_FILE, AgentOptions
 from molink_agent.limits.limits import DEVICES_MAX
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.windows.__main__ import main
-from molink_agent.windows.ports import MEASURING_PORTS, PORTS, kept_data_port, ports_from
+from molink_agent.windows.ports import MEASURING_PORTS, PORT_MAX, PORTS, kept_data_port, ports_from
 
 
 def test_each_device_and_each_link_has_one():
     assert MEASURING_PORTS == DEVICES_MAX
     assert PORTS == MEASURING_PORTS + LINK_PORTS
+    assert DATA_PORT_MAX + PORTS - 1 == PORT_MAX
 
 
 @pytest.mark.parametrize(

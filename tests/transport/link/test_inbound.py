@@ -1,5 +1,6 @@
 """The receiving end: each port for one key, what waits is bounded, and nothing is left open."""
 
+import errno
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -233,3 +234,22 @@ def test_where_none_of_them_is_free_any_will_do(monkeypatch):
     taken = InboundLink.bind(context, "127.0.0.1")
     assert InboundLink.bind(context, "127.0.0.1", first_port=taken.port).port != taken.port
     context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("number", [errno.EADDRINUSE, errno.EACCES])
+def test_a_port_that_is_another_s_or_not_for_this_user_is_passed_over(number):
+    class Refusing:
+        def bind(self, address):
+            if address.endswith(":900"):
+                raise zmq.ZMQError(number)
+
+    assert inbound._bound(Refusing(), "tcp://127.0.0.1", 900) == 901
+
+
+def test_an_address_that_is_not_of_this_machine_is_no_taken_port():
+    class Refusing:
+        def bind(self, address):
+            raise zmq.ZMQError(errno.EADDRNOTAVAIL)
+
+    with pytest.raises(zmq.ZMQError):
+        inbound._bound(Refusing(), "tcp://192.0.2.1", 900)
