@@ -173,7 +173,7 @@ def restart_limits(folder: Path) -> str:
 
 def newer_limits(folder: Path) -> None:
     with (folder / LIMITS_FILE).open("a") as file:
-        file.write("\nnpu_gb = 4\n")
+        file.write("\nteleports = 4\n")
 
 
 def make_weights(folder: Path) -> None:

@@ -145,7 +145,7 @@ NO_TEXT = " is no text: put back a copy, or move it away"
 NO_KEY = " is no key file any more: put back a copy, or delete it and join as a new node"
 CANNOT_READ = r" cannot be read \(Permission denied\): check its owner"
 SET_AGAIN = r" is not .+: correct it, or remove it and set your limits again"
-UNKNOWN_LIMIT = ": there is no limit called 'npu_gb': this version knows vram_gb, .+"
+UNKNOWN_LIMIT = ": there is no limit called 'teleports': this version knows vram_gb, .+"
 CANNOT_BE_KEPT = r" cannot be kept in .+ \(Permission denied\): see to its owner and disk"
 
 ANEW = (NOTHING,)
