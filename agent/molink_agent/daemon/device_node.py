@@ -276,7 +276,7 @@ class DeviceNode:
         """Hold nothing, and be as a node that has just started."""
         await self.probes.stop()
         await self.stage.stop()
-        self.stage.assignment = None
+        self.stage.forget_orders()
         self.session.incarnation = secrets.token_hex(8)
 
     async def _be_a_member(self, membership: Membership) -> None:
