@@ -46,13 +46,16 @@ def copy_cluster(old: Path, new: Path) -> None:
             return
     new.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=new) as aside:
-        path = Path(aside) / "cluster"
+        path, copy = Path(aside) / "cluster", Path(aside) / "copy"
         write_backup(path, old, backup_contents(), version())
-        restore_backup(read_backup(path, backup_contents()), new, backup_contents())
-    with closing(Registry.open(new)) as registry:
-        skip_revisions(registry)
-        set_successor(registry, None)
-        set_moved(registry, ())
+        copy.mkdir()
+        names = restore_backup(read_backup(path, backup_contents()), copy, backup_contents())
+        with closing(Registry.open(copy)) as registry:
+            skip_revisions(registry)
+            set_successor(registry, None)
+            set_moved(registry, ())
+        for name in names:  # Members last: without those it holds no cluster, and is copied anew.
+            (copy / name).replace(new / name)
 
 
 @dataclass(slots=True)
@@ -98,12 +101,16 @@ class TakingOver:
         return True
 
     def _be_known(self, before: "Registry") -> None:
-        from molink.control.registry.succession import set_successor, successor_of
+        from molink.control.registry.succession import rest_is_left, set_successor, successor_of
 
+        rest_is_left(self.registry)
         if successor_of(before) != self.own:
             set_successor(before, self.own)
 
     async def _listen(self, before: "Registry") -> None:
+        from molink.control.registry.succession import take_rest
+
+        await asyncio.to_thread(take_rest, before, self.registry)
         await self.listen(_port(before.api_url), _port(before.url))
         if before.url is not None:
             self.registry.url = before.url

@@ -42,6 +42,19 @@ def test_the_copy_is_of_the_same_cluster_and_numbers_its_orders_higher(old, tmp_
         assert moved_pcs(before)
 
 
+def test_a_copy_that_was_interrupted_is_made_anew(old, tmp_path, monkeypatch):
+    def interrupt(registry):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("molink.control.registry.registry.skip_revisions", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            copy_cluster(old, tmp_path / "new")
+    copy_cluster(old, tmp_path / "new")
+    with closing(Registry.open(tmp_path / "new")) as after:
+        assert after.next_revision() > REVISIONS_LOST_MAX and not moved_pcs(after)
+
+
 def test_what_cannot_be_copied_is_refused(old, tmp_path):
     with pytest.raises(UserError, match="another folder than --data-dir"):
         copy_cluster(old, old)
@@ -68,6 +81,7 @@ async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
         ports.put_nowait(given)
 
     with closing(Registry.open(old)) as before, closing(Registry.open(new)) as registry:
+        set_moved(registry, ["b" * 16])
         with only_one("A coordinator", old / LOCK_FILE):
             taking = asyncio.create_task(TakingOver(old, own, registry, listen).run())
             async with asyncio.timeout(10):
@@ -82,7 +96,7 @@ async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
             pass
         taking.cancel()
         await asyncio.wait([taking])
-        assert registry.url == "https://home:8003"
+        assert registry.url == "https://home:8003" and not moved_pcs(registry)
         assert successor_of(before) == own, "a PC was moved: it comes back"
 
 
