@@ -6,6 +6,7 @@ old one leads PCs and users on to it; once that has ended it listens at the old 
 """
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -21,6 +22,9 @@ from molink.terminal.tables import DATA_FOLDER, data_dir_option
 if TYPE_CHECKING:
     from molink.control.registry.registry import Registry
     from molink.control.registry.succession import Successor
+
+SOCKET_PATH_MAX = 107
+"""Bytes of a socket's path (Linux, unix(7))."""
 
 LOOK_S = 0.5
 """Seconds between two looks whether the old coordinator has ended: its ports answer nobody then."""
@@ -56,6 +60,20 @@ def copy_cluster(old: Path, new: Path) -> None:
             set_moved(registry, ())
         for name in names:  # Members last: without those it holds no cluster, and is copied anew.
             (copy / name).replace(new / name)
+
+
+def check_sockets(own: "Successor") -> None:
+    """Raise UserError where the other coordinator could pass nothing on to this one."""
+    from molink.config.data_dir import api_socket
+
+    folder = Path(own.folder)
+    for port in (own.port, own.agents_port):
+        path = api_socket(folder, port)
+        if not path.exists() or len(os.fsencode(path)) > SOCKET_PATH_MAX:
+            raise UserError(
+                f"No socket can be made and found in {folder}: give a --data-dir whose path is "
+                "shorter, on a disk of this machine."
+            )
 
 
 @dataclass(slots=True)

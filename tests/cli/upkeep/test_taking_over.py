@@ -1,14 +1,16 @@
 """A coordinator beside another: the copy of its cluster, and who gets its ports in the end."""
 
 import asyncio
+import tempfile
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
-from molink.cli.upkeep.taking_over import TakingOver, copy_cluster
-from molink.config.data_dir import only_one
+from molink.cli.upkeep.taking_over import TakingOver, check_sockets, copy_cluster
+from molink.config.data_dir import api_socket, only_one
 from molink.control.registry.registry import REVISIONS_LOST_MAX, Registry
 from molink.control.registry.succession import (
     Successor,
@@ -64,6 +66,28 @@ def test_what_cannot_be_copied_is_refused(old, tmp_path):
         assert other.coordinator
     with pytest.raises(UserError, match="holds another cluster"):
         copy_cluster(old, tmp_path / "other")
+
+
+@pytest.mark.parametrize(("made", "fits"), [(2, True), (1, False)])
+def test_a_folder_without_both_sockets_is_refused(made, fits):
+    with tempfile.TemporaryDirectory(prefix="m") as top:
+        own = Successor(top, 9000, 9003, ("new",))
+        for port in (9000, 9003)[:made]:
+            api_socket(Path(top), port).touch()
+        if fits:
+            check_sockets(own)
+            return
+        with pytest.raises(UserError, match=f"in {top}: give a --data-dir whose path is shorter"):
+            check_sockets(own)
+
+
+def test_a_folder_whose_path_is_too_long_for_sockets_is_refused(tmp_path):
+    folder = tmp_path / ("n" * 120)
+    folder.mkdir()
+    for port in (9000, 9003):
+        api_socket(folder, port).touch()
+    with pytest.raises(UserError, match="shorter"):
+        check_sockets(Successor(str(folder), 9000, 9003, ("new",)))
 
 
 async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
