@@ -18,6 +18,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from aiohttp import web
@@ -45,8 +46,17 @@ ON_LOOP_BYTES_MAX = 64 * 2**10
 
 Checked = TypeVar("Checked", bound=Body)
 
-REFUSED_BODY = web.RequestKey("refused_body", bytes)
-"""Body of a request for a model that is not served here: another coordinator may serve it."""
+
+@dataclass(frozen=True, slots=True)
+class RefusedBody:
+    """Body of a request for a model that is not served here."""
+
+    model: str | None
+    raw: bytes
+
+
+REFUSED_BODY = web.RequestKey("refused_body", RefusedBody)
+"""Another coordinator may serve that model."""
 
 CONTAINERS_MAX = 80_000
 """Lists and objects of a body: five for each message of the longest conversation, or those of two
@@ -108,7 +118,7 @@ async def checked_body(
         try:
             check_model(body.model, card)
         except ApiError:
-            request[REFUSED_BODY] = bytes(raw)
+            request[REFUSED_BODY] = RefusedBody(body.model, bytes(raw))
             raise
         yield body
     finally:

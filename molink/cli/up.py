@@ -200,7 +200,7 @@ async def _take_over(
     stack: AsyncExitStack,
 ) -> None:
     """Be known to the coordinator that is replaced, and listen where it did once it has ended."""
-    from molink.cli.upkeep.taking_over import TakingOver
+    from molink.cli.upkeep.taking_over import TakingOver, check_sockets
     from molink.control.registry.succession import Successor
     from molink.tasks import background_tasks
 
@@ -208,6 +208,7 @@ async def _take_over(
     names = coordinator.cluster.service.model.names
     folder = str(settings.data_dir.absolute())
     own = Successor(folder, users.port, agents.port, tuple(names))
+    check_sockets(own)
 
     async def listen(port: int, agents_port: int) -> None:
         await agents.also_at(settings.host, agents_port)

@@ -253,6 +253,10 @@ class UpSettings:
             raise UserError(
                 "--relay and --relay-secret-file belong together: give both or neither."
             )
+        if self.replaces and ("://" in self.broker or self.relay):
+            raise UserError(
+                "--replaces takes a broker and a relay of its own: leave --broker and --relay out."
+            )
         if len(self.roles) > 1:
             _check_hand_over(self.ring)
         if self.relay and not ADDRESS.fullmatch(self.relay):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, assert_never
 
@@ -43,6 +43,7 @@ from molink.errors import (
     StageError,
     UserError,
 )
+from molink.node.added_work import added_work
 from molink.node.hosting import LinkRoutes, StageLauncher
 from molink.node.shadow_route import ShadowRoute
 from molink.node.stage_handle import StageHandle
@@ -126,6 +127,11 @@ class StageManager:
         self._keys_revision, self._allowed = keys.revision, keys.allowed
         if self.handle is not None and self.handle.load.keys is not None:
             self.handle.set_allowed(keys.allowed)
+
+    def forget_orders(self) -> None:
+        """Heed another coordinator's orders next, which may have lower numbers; it is stopped."""
+        self.assignment, self._keys_revision, self._allowed = None, -1, ()
+        self._shadow = ShadowRoute()
 
     async def lead_to_shadow(self, order: ShadowOrder) -> None:
         """Have the stage send the shadow of the next one what the ring leaves time for."""
@@ -384,16 +390,3 @@ def _far_end(command: Command | Unreadable, link: str) -> str:
         return ""
     lost = command.next_link if link == "next" else command.coordinator_link
     return lost.to if lost is not None else ""
-
-
-def added_work(held: AssignedWork, wanted: AssignedWork) -> AssignedWork:
-    """The part of `wanted` that is not `held`, where what is held stays as it is. Raises StageError
-    where it would not."""
-    (start, stop), (first, end) = held.layers, wanted.layers
-    layers, drafter = held.layers, held.drafter
-    same = replace(wanted, layers=layers, kv_tokens=held.kv_tokens, drafter=drafter) == held
-    if same and start == first and stop < end:
-        return replace(wanted, layers=(stop, end))
-    if same and stop == end and first < start:
-        return replace(wanted, layers=(first, start))
-    raise StageError(f"It holds layers {start} to {stop - 1}, beside which it cannot take others.")

@@ -19,7 +19,7 @@ from molink.control.messages.joining import open_request
 from molink.control.registry.registry import Registry
 from molink.control.registry.succession import Successor, moved_pcs, successor_of
 from molink.errors import ControlError, JoinRefusedError
-from molink.succession.forwarding import answer_of, forwarded
+from molink.succession.forwarding import forwarded, short_answer
 
 AWAY = "The coordinator that this PC was handed to is away: it is asked again."
 
@@ -39,12 +39,11 @@ class JoinsLedOn:
             return await self._joining.join(sealed)
         try:
             where = Path(after.folder), after.agents_port
-            async with answer_of(*where, "POST", JOIN_PATH, {}, sealed) as answer:
-                body = await answer.read()
-                if answer.status == 200:
-                    return body
-                if answer.status == 403:
-                    raise JoinRefusedError(json.loads(body)["error"]["message"])
+            status, body = await short_answer(*where, "POST", JOIN_PATH, {}, sealed)
+            if status == 200:
+                return body
+            if status == 403:
+                raise JoinRefusedError(json.loads(body)["error"]["message"])
         except (ApiError, ValueError, KeyError, TypeError):
             pass
         raise ControlError(AWAY)
@@ -60,22 +59,28 @@ class JoinsLedOn:
 
 def downloads_led_on(registry: Registry) -> Middleware:
     """Middleware: what a PC that was moved asks for with its token is answered by the coordinator
-    that commands it."""
+    that commands it. So is a token that is not known here, once anybody was moved: a device that
+    has joined there anew has one."""
 
     @web.middleware
     async def led_on(request: web.Request, handler: Handler) -> web.StreamResponse:
         token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")[2].strip()
-        after = _commander(registry, lambda: registry.pc_of_token(token)) if token else None
-        if after is None or request.method != "GET":
+        after = _commander(registry, lambda: registry.pc_of_token(token), new=True)
+        if not token or after is None or request.method != "GET":
             return await handler(request)
         return await forwarded(request, Path(after.folder), after.agents_port)
 
     return led_on
 
 
-def _commander(registry: Registry, pc: Callable[[], str | None]) -> Successor | None:
+def _commander(
+    registry: Registry, pc: Callable[[], str | None], *, new: bool = False
+) -> Successor | None:
     """The coordinator beside, if the PC was moved to it; None: it is ours. Who asks is looked up
-    only where some were moved."""
+    only where some were moved. `new`: whoever is not known here may be its own."""
     after = successor_of(registry)
     moved = moved_pcs(registry) if after is not None else frozenset()
-    return after if moved and pc() in moved else None
+    if not moved:
+        return None
+    asks = pc()
+    return after if asks in moved or (new and asks is None) else None

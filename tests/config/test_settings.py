@@ -194,6 +194,8 @@ def test_a_cap_on_weights_is_kept_in_bytes():
         ("--weights-mbps", {"weights_mbps": float("inf")}),
         ("--audit-share", {"audit_share": 1.01}),
         ("--audit-share", {"audit_share": float("nan")}),
+        ("--replaces", {"replaces": "old", "broker": "mqtts://home:8883"}),
+        ("--replaces", {"replaces": "old", "relay": "home:1", "relay_secret_file": "secret"}),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(option, values):

@@ -7,7 +7,7 @@ import pytest
 from molink.control.messages.assignment import Assignment, Extend
 from molink.control.messages.payloads import AssignedDrafter
 from molink.errors import StageError
-from molink.node.stage_manager import added_work
+from molink.node.added_work import added_work
 from tests.coordinator.examples import WORK
 from tests.node.test_stage_manager import GOES_ON, JOINED, LOAD, hosted
 

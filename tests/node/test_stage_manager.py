@@ -203,6 +203,18 @@ async def test_keys_are_for_stages_whose_links_are_encrypted():
             assert h.handles[0].allowed == heard
 
 
+async def test_orders_of_another_coordinator_are_heeded_though_their_numbers_are_lower():
+    async with hosted(keys=CurveKeys(*KEYS)) as h:
+        h.manager.allow(LinkKeys(revision=2_000_000_000, allowed=KEYS))
+        await h.manager.stop()
+        h.manager.forget_orders()
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        told = KEYS[:1]
+        h.manager.allow(LinkKeys(revision=1, allowed=told))
+        assert h.handles[0].allowed == [told]
+
+
 async def test_a_stage_ends_although_its_routes_cannot_be_left():
     class Routes(DirectRoutes):
         async def leave(self):

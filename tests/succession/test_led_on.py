@@ -2,6 +2,7 @@
 and nothing else."""
 
 import asyncio
+import gzip
 import json
 import tempfile
 from contextlib import AsyncExitStack
@@ -14,13 +15,15 @@ from aiohttp import web
 
 from molink.agents_api.app import add_join_route
 from molink.api import create_app, start_api
-from molink.api.errors import errors_in_shape
+from molink.api.callers import CALLERS
+from molink.api.errors import ApiError, errors_in_shape
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.messages.sealing import seal
 from molink.control.registry.registry import Registry
 from molink.control.registry.succession import Successor, set_moved, set_successor
 from molink.errors import ControlError, JoinRefusedError
+from molink.succession.forwarding import forwarded, short_answer
 from molink.succession.pcs import JoinsLedOn, downloads_led_on
 from molink.succession.users import users_led_on
 from tests.api.conftest import CARD, FakeService
@@ -113,6 +116,55 @@ async def test_while_the_other_is_away_its_users_come_back_later(servers, http):
         assert [one["id"] for one in (await response.json())["data"]] == [CARD.name]
 
 
+async def test_a_compressed_body_is_passed_on_as_it_is_without_that_header(servers, http):
+    new = FakeService(card=NEW)
+    url = await old_and_new(servers, FakeService(), new)
+    body = gzip.compress(json.dumps(ASKED | {"model": "new"}).encode())
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    async with http.post(f"{url}/v1/completions", data=body, headers=headers) as response:
+        assert response.status == 200 and new.requests
+
+
+async def test_a_model_of_both_is_listed_once(servers, http):
+    url = await old_and_new(servers, FakeService(), FakeService(card=CARD))
+    async with http.get(f"{url}/v1/models") as response:
+        assert [one["id"] for one in (await response.json())["data"]] == [CARD.name]
+
+
+async def test_a_body_that_is_passed_on_counts_as_held_until_it_is_answered(servers, http):
+    new = FakeService(card=NEW, events_before_hold=1)
+    port = await servers.start(create_app(new))
+    app = create_app(FakeService())
+    app.middlewares.append(users_led_on(lambda: Successor(str(servers.folder), port, 0, NEW.names)))
+    url = f"http://127.0.0.1:{await servers.start(app)}"
+    body = ASKED | {"model": "new", "stream": True, "max_tokens": 5}
+    async with asyncio.timeout(10), http.post(f"{url}/v1/completions", json=body):
+        await new.holding.acquire()
+        assert app[CALLERS].budget.held == len(json.dumps(body))
+
+
+async def _breaks_off(request):
+    response = web.StreamResponse()
+    response.content_length = 100
+    await response.prepare(request)
+    await response.write(b"abc")
+    request.transport.close()
+    return response
+
+
+async def test_what_breaks_off_there_breaks_off_here(servers, http):
+    there, here = web.Application(), web.Application(middlewares=[errors_in_shape])
+    there.add_routes([web.get("/", _breaks_off)])
+    port = await servers.start(there)
+    here.add_routes([web.get("/", lambda request: forwarded(request, servers.folder, port))])
+    url = f"http://127.0.0.1:{await servers.start(here)}/"
+    async with asyncio.timeout(10), http.get(url) as response:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+    with pytest.raises(ApiError, match="does not answer"):
+        await short_answer(servers.folder, port, "GET", "/", {})
+
+
 class Says:
     """Joins that are answered with one word, or refused."""
 
@@ -191,11 +243,11 @@ async def test_downloads_of_moved_pcs_come_from_the_other(servers, registry, htt
     here.add_routes([web.get("/weights/manifest", lambda request: _here())])
     url = f"http://127.0.0.1:{await servers.start(here)}/weights/manifest"
     told = []
-    for node in nodes:
-        bearer = f"Bearer {node.weights_token}"
+    for token in (*(node.weights_token for node in nodes), "of-a-device-that-joined-there"):
+        bearer = f"Bearer {token}"
         async with http.get(url, headers={"Authorization": bearer}) as response:
             told.append(json.loads(await response.read()) == {"asked": bearer})
-    assert told == [True, False]
+    assert told == [True, False, True]
 
 
 async def _here():

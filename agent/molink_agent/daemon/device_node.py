@@ -6,6 +6,7 @@ the assignments, the routes the paths, the probe runner the measurements; its re
 lent. What its PC's owner allows, the `agent` sees to.
 """
 
+import asyncio
 import logging
 import secrets
 import time
@@ -44,7 +45,7 @@ from molink.control.versions import Protocols, own_protocols
 from molink.errors import ControlError, JoinRefusedError, UserError
 from molink.node.control_session import ControlSession
 from molink.node.stage_manager import StageManager
-from molink.tasks import task_group
+from molink.tasks import cancel, spawn, task_group, unless
 from molink_agent.daemon.cell_member import CellMember
 from molink_agent.daemon.measurements import ProbeRunner
 from molink_agent.daemon.membership import MemberAdmission, Membership
@@ -61,6 +62,10 @@ tokens it has."""
 ABANDONED_S = 600.0
 """A coordinator that restarts, or a router, is back by then; later an idle stage's memory is better
 its owner's."""
+
+ASK_ANEW_S, LOOK_S = 300.0, 1.0
+"""A broker that has been out of reach for so long has perhaps moved, which the coordinator knows;
+how often that is looked at."""
 
 UNCLAIMED_S = 60.0
 """Seconds for which a stage is kept for a coordinator that was started anew: it takes a ring over
@@ -125,6 +130,7 @@ class ReclaimDeadline:
 class AbandonedDeadline:
     """Deadline until which an idle stage is kept while its coordinator is out of reach. Pure."""
 
+    after_s: float = ABANDONED_S
     _steps: int | None = None
     _idle_since: float | None = None
 
@@ -134,7 +140,7 @@ class AbandonedDeadline:
         if not alone or self._idle_since is None or steps != self._steps:
             self._steps, self._idle_since = steps, now if alone else None
             return False
-        return now - self._idle_since >= ABANDONED_S
+        return now - self._idle_since >= self.after_s
 
 
 @dataclass(slots=True)
@@ -263,20 +269,39 @@ class DeviceNode:
     # -- membership ------------------------------------------------------------------------------
 
     async def _member_until_refused(self, membership: Membership) -> Membership:
-        """Be a member until the broker refuses it; the new membership that the coordinator grants
-        then."""
+        """Be a member until the broker refuses it or is long gone; the new membership that the
+        coordinator grants then."""
+        lost = asyncio.Event()
+        watching = spawn(self._watch_broker(lost))
         try:
-            await self._be_a_member(membership)
+            await unless(lost, self._be_a_member(membership))
         except ControlError as error:
             log.warning("%s Asking the coordinator.", error)
+        finally:
+            await cancel(watching)
         await self._reset()
         return await self.admission.again()
+
+    async def _watch_broker(self, lost: asyncio.Event) -> None:
+        """Set the event once the broker has been out of reach for long, and no ring counts on the
+        stage: another coordinator may have taken over, with a broker of its own."""
+        deadline = AbandonedDeadline(ASK_ANEW_S)
+        while not lost.is_set():
+            await asyncio.sleep(LOOK_S)
+            if deadline.is_due(time.monotonic(), alone=self._is_left, steps=None):
+                log.warning("The broker has been out of reach for long. Asking the coordinator.")
+                lost.set()
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether nobody commands it now, and nobody has it compute."""
+        return not (self.session.connected or self.stage.busy)
 
     async def _reset(self) -> None:
         """Hold nothing, and be as a node that has just started."""
         await self.probes.stop()
         await self.stage.stop()
-        self.stage.assignment = None
+        self.stage.forget_orders()
         self.session.incarnation = secrets.token_hex(8)
 
     async def _be_a_member(self, membership: Membership) -> None:

@@ -6,6 +6,7 @@ old one leads PCs and users on to it; once that has ended it listens at the old 
 """
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -21,6 +22,9 @@ from molink.terminal.tables import DATA_FOLDER, data_dir_option
 if TYPE_CHECKING:
     from molink.control.registry.registry import Registry
     from molink.control.registry.succession import Successor
+
+SOCKET_PATH_MAX = 107
+"""Bytes of a socket's path (Linux, unix(7))."""
 
 LOOK_S = 0.5
 """Seconds between two looks whether the old coordinator has ended: its ports answer nobody then."""
@@ -46,13 +50,30 @@ def copy_cluster(old: Path, new: Path) -> None:
             return
     new.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=new) as aside:
-        path = Path(aside) / "cluster"
+        path, copy = Path(aside) / "cluster", Path(aside) / "copy"
         write_backup(path, old, backup_contents(), version())
-        restore_backup(read_backup(path, backup_contents()), new, backup_contents())
-    with closing(Registry.open(new)) as registry:
-        skip_revisions(registry)
-        set_successor(registry, None)
-        set_moved(registry, ())
+        copy.mkdir()
+        names = restore_backup(read_backup(path, backup_contents()), copy, backup_contents())
+        with closing(Registry.open(copy)) as registry:
+            skip_revisions(registry)
+            set_successor(registry, None)
+            set_moved(registry, ())
+        for name in names:  # Members last: without those it holds no cluster, and is copied anew.
+            (copy / name).replace(new / name)
+
+
+def check_sockets(own: "Successor") -> None:
+    """Raise UserError where the other coordinator could pass nothing on to this one."""
+    from molink.config.data_dir import api_socket
+
+    folder = Path(own.folder)
+    for port in (own.port, own.agents_port):
+        path = api_socket(folder, port)
+        if not path.exists() or len(os.fsencode(path)) > SOCKET_PATH_MAX:
+            raise UserError(
+                f"No socket can be made and found in {folder}: give a --data-dir whose path is "
+                "shorter, on a disk of this machine."
+            )
 
 
 @dataclass(slots=True)
@@ -98,12 +119,16 @@ class TakingOver:
         return True
 
     def _be_known(self, before: "Registry") -> None:
-        from molink.control.registry.succession import set_successor, successor_of
+        from molink.control.registry.succession import rest_is_left, set_successor, successor_of
 
+        rest_is_left(self.registry)
         if successor_of(before) != self.own:
             set_successor(before, self.own)
 
     async def _listen(self, before: "Registry") -> None:
+        from molink.control.registry.succession import take_rest
+
+        await asyncio.to_thread(take_rest, before, self.registry)
         await self.listen(_port(before.api_url), _port(before.url))
         if before.url is not None:
             self.registry.url = before.url

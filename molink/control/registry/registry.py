@@ -13,7 +13,7 @@ refused. Times are arguments: seconds since 1970 by the coordinator's clock.
 
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +131,12 @@ class Registry:
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
+    def change_setting(self, name: str, change: Callable[[str | None], str]) -> None:
+        """Keep what becomes of a value, which nobody else changes meanwhile."""
+        with self._transaction() as db:
+            row = (name, change(_setting(db, name)))
+            db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", row)
+
     def next_revision(self) -> int:
         """Rises by one over everything that this registry's coordinators ever assign, and by more
         from one start to the next: numbers are reserved in blocks, since a plan for a thousand
@@ -230,11 +236,18 @@ class Registry:
             node = rules.add_node(db, public_key, request.name, invite_id, now, pc_id)
             return Membership(node, is_new=True)
 
-    def adopt(self, node: NodeRecord) -> None:
-        """Know a node of another registry of the same cluster, with its password and token; one
-        that is known already stays as it is."""
+    def adopt(self, nodes: Iterable[NodeRecord]) -> None:
+        """Know nodes of another registry of the same cluster, with their passwords and tokens. One
+        that is known already stays as it is, but is removed if it is there."""
         with self._transaction() as db:
-            rules.adopt(db, node)
+            for node in nodes:
+                rules.adopt(db, node)
+
+    def lasting_nodes(self) -> list[NodeRecord]:
+        """Nodes that another registry of the cluster is to know: all, removed and forgotten ones
+        too, but those that may come back."""
+        with self._reading() as db:
+            return rules.lasting(db)
 
     def list_nodes(self, *, forgotten: bool = False) -> list[NodeRecord]:
         """Nodes that have joined, oldest first; see `removed`. Those that were forgotten since are

@@ -270,9 +270,21 @@ def _shown(db: sqlite3.Connection, request: JoinRequest) -> InviteRecord:
     return InviteRecord.of_row(row[:-1])
 
 
+def lasting(db: sqlite3.Connection) -> list[NodeRecord]:
+    """Nodes whose rows another registry of the cluster is to have, removed ones too: all but those
+    that may come back as if they had never been here."""
+    shown = "id NOT IN (SELECT node_id FROM forgotten WHERE may_return)"
+    rows = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE {shown} ORDER BY joined, rowid")
+    return [NodeRecord.of_row(row) for row in rows]
+
+
 def adopt(db: sqlite3.Connection, known: NodeRecord) -> None:
-    """A member as another registry of the same cluster knows it; one of its id stays as it is."""
+    """A node as another registry of the same cluster knows it. One of its id stays as it is, but is
+    removed if it is there; a member there that might come back here has done so."""
+    if known.removed is None:
+        let_return(db, node(db, known.node_id))
     db.execute(
-        f"INSERT OR IGNORE INTO nodes ({NODE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO nodes ({NODE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET removed = coalesce(removed, excluded.removed)",
         astuple(known),
     )

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from molink.control.registry.registry import Registry
 from molink.errors import UserError
 
-SUCCESSOR, MOVED = "successor", "moved_pcs"
+SUCCESSOR, MOVED, TOOK_REST = "successor", "moved_pcs", "took_rest"
 """Names of the registry's settings."""
 
 NO_SUCCESSOR = (
@@ -52,16 +52,12 @@ def set_successor(registry: Registry, successor: Successor | None) -> None:
 
 def moved_pcs(registry: Registry) -> frozenset[str]:
     """Ids of the PCs that this registry's coordinator has let go, or is to."""
-    try:
-        told = json.loads(registry.setting(MOVED) or "[]")
-    except ValueError:
-        return frozenset()
-    return frozenset(map(str, told)) if isinstance(told, list) else frozenset()
+    return _pcs(registry.setting(MOVED))
 
 
 def set_moved(registry: Registry, pcs: Iterable[str]) -> None:
     """Note which PCs are let go."""
-    registry.set_setting(MOVED, json.dumps(sorted(pcs)))
+    registry.set_setting(MOVED, _written(pcs))
 
 
 def pcs_called(registry: Registry, names: Iterable[str]) -> dict[str, str]:
@@ -83,8 +79,36 @@ def move(old: Registry, new: Registry, pcs: Iterable[str]) -> None:
     """Let PCs go from the coordinator of one registry to the other's, which knows them then. A
     call that was interrupted may be repeated."""
     going = frozenset(pcs)
-    for one in old.list_nodes():
-        if one.pc in going and one.removed is None:
-            new.adopt(one)
-    set_moved(new, moved_pcs(new) - going)
-    set_moved(old, moved_pcs(old) | going)
+    new.adopt(one for one in old.list_nodes() if one.pc in going and one.removed is None)
+    new.change_setting(MOVED, lambda text: _written(_pcs(text) - going))
+    old.change_setting(MOVED, lambda text: _written(_pcs(text) | going))
+
+
+def take_rest(old: Registry, new: Registry) -> None:
+    """Know in the registry of the coordinator that goes on alone who has joined at the other one,
+    which has ended, and who was removed there; nobody is moved any more. Done once for each end,
+    since members change here from then on."""
+    if not new.setting(TOOK_REST):
+        moved = moved_pcs(old)
+        rest = old.lasting_nodes()
+        new.adopt(one for one in rest if one.removed is not None or one.pc not in moved)
+        new.set_setting(TOOK_REST, "1")
+    set_moved(new, ())
+
+
+def rest_is_left(new: Registry) -> None:
+    """Note that the other coordinator runs, and may come to know others."""
+    if new.setting(TOOK_REST):
+        new.set_setting(TOOK_REST, "")
+
+
+def _pcs(text: str | None) -> frozenset[str]:
+    try:
+        told = json.loads(text or "[]")
+    except ValueError:
+        return frozenset()
+    return frozenset(map(str, told)) if isinstance(told, list) else frozenset()
+
+
+def _written(pcs: Iterable[str]) -> str:
+    return json.dumps(sorted(pcs))

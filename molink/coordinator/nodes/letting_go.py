@@ -24,7 +24,8 @@ class LettingGo:
     told: Callable[[Node], None]
     """Called with a node that is to go, once."""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Letting PCs go"))
-    _going: set[str] = field(default_factory=set)
+    _going: dict[str, bool] = field(default_factory=dict)
+    """Nodes that are to go, and whether an operator had drained them before."""
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -35,17 +36,27 @@ class LettingGo:
 
     def look(self) -> None:
         """Drain each node that is to go; shut it out once it holds no layers. Until then its ring
-        hands its answers over, as for any drained node."""
+        hands its answers over, as for any drained node. One that came back before stays."""
         moved = moved_pcs(self.hub.registry)
+        self._keep(moved)
         for node in [one for one in self.hub.book if one.pc in moved]:
             if node.node_id not in self._going:
-                self._going.add(node.node_id)
+                self._going[node.node_id] = node.node_id in self.hub.book.drained
                 self.told(node)
                 self.hub.book.hold(node, is_held=True)
                 self.hub.book.drained.discard(node.node_id)  # No order, which would be kept.
             if not node.is_assigned:
                 self._shut_out(node)
-        self._going &= {one.node_id for one in self.hub.book}
+        known = self.hub.book.nodes
+        self._going = {one: before for one, before in self._going.items() if one in known}
+
+    def _keep(self, moved: frozenset[str]) -> None:
+        """Let those serve again that were to go, and are taken back before they went; one that its
+        operator had drained stays so."""
+        for node in [one for one in self.hub.book if one.pc not in moved]:
+            was_drained = self._going.pop(node.node_id, None)
+            if was_drained is not None:
+                self.hub.book.hold(node, is_held=was_drained)
 
     def _shut_out(self, node: Node) -> None:
         self.hub.access.shut_out(node.node_id)

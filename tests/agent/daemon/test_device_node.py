@@ -1,5 +1,6 @@
 """How a node ends that is not let in, and when a stage is ended although a ring counts on it."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -101,6 +102,39 @@ async def test_stages_wait_for_a_coordinator_that_was_started_anew(tmp_path):
     assert node._is_unclaimed
     node.stage.assignment = loading(WORK, revision=8, session="second")
     assert not node._is_unclaimed
+
+
+async def _for_ever(self, membership):
+    await asyncio.Event().wait()
+
+
+async def test_the_coordinator_is_asked_anew_once_its_broker_is_long_gone(tmp_path, monkeypatch):
+    """Another one may have taken over, with a broker of its own."""
+    monkeypatch.setattr(device_node, "ASK_ANEW_S", 0.0)
+    monkeypatch.setattr(device_node, "LOOK_S", 0.0)
+    node = agent_with_two_nodes(tmp_path).first
+    monkeypatch.setattr(type(node), "_be_a_member", _for_ever)
+
+    async def again(self):
+        return "another broker"
+
+    monkeypatch.setattr(type(node.admission), "again", again)
+    async with asyncio.timeout(10):
+        assert await node._member_until_refused(None) == "another broker"
+
+
+@pytest.mark.parametrize("kept", ["connected", "busy"])
+async def test_who_is_connected_or_computes_does_not_ask_anew(tmp_path, monkeypatch, kept):
+    monkeypatch.setattr(device_node, "ASK_ANEW_S", 0.0)
+    monkeypatch.setattr(device_node, "LOOK_S", 0.0)
+    node = agent_with_two_nodes(tmp_path).first
+    if kept == "busy":
+        node.stage.assignment = loading(WORK, revision=7)
+    else:
+        node.session.client = SimpleNamespace(connected=True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await node._watch_broker(asyncio.Event())
 
 
 def test_a_stage_is_let_go_that_nobody_claims():

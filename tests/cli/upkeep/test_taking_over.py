@@ -1,14 +1,16 @@
 """A coordinator beside another: the copy of its cluster, and who gets its ports in the end."""
 
 import asyncio
+import tempfile
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
-from molink.cli.upkeep.taking_over import TakingOver, copy_cluster
-from molink.config.data_dir import only_one
+from molink.cli.upkeep.taking_over import TakingOver, check_sockets, copy_cluster
+from molink.config.data_dir import api_socket, only_one
 from molink.control.registry.registry import REVISIONS_LOST_MAX, Registry
 from molink.control.registry.succession import (
     Successor,
@@ -42,6 +44,19 @@ def test_the_copy_is_of_the_same_cluster_and_numbers_its_orders_higher(old, tmp_
         assert moved_pcs(before)
 
 
+def test_a_copy_that_was_interrupted_is_made_anew(old, tmp_path, monkeypatch):
+    def interrupt(registry):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("molink.control.registry.registry.skip_revisions", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            copy_cluster(old, tmp_path / "new")
+    copy_cluster(old, tmp_path / "new")
+    with closing(Registry.open(tmp_path / "new")) as after:
+        assert after.next_revision() > REVISIONS_LOST_MAX and not moved_pcs(after)
+
+
 def test_what_cannot_be_copied_is_refused(old, tmp_path):
     with pytest.raises(UserError, match="another folder than --data-dir"):
         copy_cluster(old, old)
@@ -51,6 +66,28 @@ def test_what_cannot_be_copied_is_refused(old, tmp_path):
         assert other.coordinator
     with pytest.raises(UserError, match="holds another cluster"):
         copy_cluster(old, tmp_path / "other")
+
+
+@pytest.mark.parametrize(("made", "fits"), [(2, True), (1, False)])
+def test_a_folder_without_both_sockets_is_refused(made, fits):
+    with tempfile.TemporaryDirectory(prefix="m") as top:
+        own = Successor(top, 9000, 9003, ("new",))
+        for port in (9000, 9003)[:made]:
+            api_socket(Path(top), port).touch()
+        if fits:
+            check_sockets(own)
+            return
+        with pytest.raises(UserError, match=f"in {top}: give a --data-dir whose path is shorter"):
+            check_sockets(own)
+
+
+def test_a_folder_whose_path_is_too_long_for_sockets_is_refused(tmp_path):
+    folder = tmp_path / ("n" * 120)
+    folder.mkdir()
+    for port in (9000, 9003):
+        api_socket(folder, port).touch()
+    with pytest.raises(UserError, match="shorter"):
+        check_sockets(Successor(str(folder), 9000, 9003, ("new",)))
 
 
 async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
@@ -68,6 +105,7 @@ async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
         ports.put_nowait(given)
 
     with closing(Registry.open(old)) as before, closing(Registry.open(new)) as registry:
+        set_moved(registry, ["b" * 16])
         with only_one("A coordinator", old / LOCK_FILE):
             taking = asyncio.create_task(TakingOver(old, own, registry, listen).run())
             async with asyncio.timeout(10):
@@ -82,7 +120,7 @@ async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
             pass
         taking.cancel()
         await asyncio.wait([taking])
-        assert registry.url == "https://home:8003"
+        assert registry.url == "https://home:8003" and not moved_pcs(registry)
         assert successor_of(before) == own, "a PC was moved: it comes back"
 
 

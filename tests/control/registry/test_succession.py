@@ -10,10 +10,13 @@ from molink.control.registry.succession import (
     move,
     moved_pcs,
     pcs_called,
+    rest_is_left,
+    set_moved,
     set_successor,
     successor_of,
+    take_rest,
 )
-from molink.errors import UserError
+from molink.errors import JoinRefusedError, UserError
 from tests.control.registry.joining import NOW, key, make, request
 
 BESIDE = Successor("/srv/next", 9000, 9003, ("new", "newest"))
@@ -22,6 +25,7 @@ BESIDE = Successor("/srv/next", 9000, 9003, ("new", "newest"))
 @pytest.fixture
 def other(tmp_path):
     opened = Registry.open(tmp_path / "other")
+    opened.url = "https://home:8003"
     yield opened
     opened.close()
 
@@ -65,3 +69,60 @@ def test_who_is_no_member_cannot_be_moved(registry):
     joined(registry, 1, "anna")
     with pytest.raises(UserError, match=r"No PC here is called 'dora': molink node list"):
         pcs_called(registry, ["anna", "dora"])
+
+
+def test_two_moves_at_once_lose_nobody(registry, other, monkeypatch):
+    """What another command writes after this one has looked is kept."""
+    pc, ben = joined(registry, 1, "anna"), joined(registry, 2, "ben")
+    adopt = Registry.adopt
+
+    def meanwhile(self, nodes):
+        adopt(self, nodes)
+        if pc.node_id not in moved_pcs(registry):
+            set_moved(registry, [pc.node_id])
+
+    monkeypatch.setattr(Registry, "adopt", meanwhile)
+    move(registry, other, [ben.node_id])
+    assert moved_pcs(registry) == {pc.node_id, ben.node_id}
+
+
+def names(registry):
+    return {one.name for one in registry.list_nodes() if one.removed is None}
+
+
+def test_whoever_joined_or_was_removed_at_the_first_is_known_to_the_second(registry, other):
+    for number, name in enumerate(("anna", "eve", "gone", "away"), 1):
+        joined(registry, number, name)
+    registry.remove_node("gone", NOW)
+    registry.forget_node("gone", NOW)
+    registry.forget_node("away", NOW, [one.node_id for one in registry.list_nodes()])
+    other.adopt(registry.list_nodes(forgotten=True))
+    other.forget_node("anna", NOW, [one.node_id for one in other.list_nodes()])
+    set_moved(other, ["x"])
+    registry.remove_node("eve", NOW)
+    new = joined(registry, 7, "new")
+    take_rest(registry, other)
+    assert names(other) == {"anna", "new"}, "anna had left, and has come back at the first"
+    assert not moved_pcs(other) and other.pc_of_token(new.weights_token) == new.node_id
+    with pytest.raises(JoinRefusedError, match="removed"):
+        other.admit(key(2), request(make(other), name="eve"), NOW)
+
+
+def test_the_rest_is_taken_once_for_each_end_of_the_first(registry, other):
+    set_moved(registry, [joined(registry, 1, "anna").node_id])
+    joined(registry, 2, "ben")
+    take_rest(registry, other)
+    assert names(other) == {"ben"}, "who was moved is known since then"
+    joined(registry, 3, "late")
+    take_rest(registry, other)
+    assert names(other) == {"ben"}
+    rest_is_left(other)
+    take_rest(registry, other)
+    assert names(other) == {"ben", "late"}
+
+
+def test_who_may_come_back_at_the_first_is_not_shut_out_by_the_second(registry, other):
+    joined(registry, 1, "anna")
+    registry.forget_node("anna", NOW, [one.node_id for one in registry.list_nodes()])
+    take_rest(registry, other)
+    assert other.admit(key(1), request(make(other), name="anna"), NOW).is_new

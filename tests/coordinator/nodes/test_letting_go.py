@@ -52,3 +52,19 @@ def test_who_comes_back_serves_again(registry, going):
     back = going.book.node("a" * 16)
     going.look()
     assert not back.drained and "a" * 16 in going.book.nodes
+
+
+@pytest.mark.parametrize("was_drained", [False, True])
+def test_who_is_taken_back_before_its_ring_has_let_it_goes_on(registry, going, was_drained):
+    node = going.book.nodes["a" * 16]
+    going.book.hold(node, is_held=was_drained)
+    node.assignment = Assignment.model_construct(command=SimpleNamespace(work=object()))
+    set_moved(registry, [node.pc])
+    going.look()
+    set_moved(registry, [])
+    going.look()
+    assert node.drained == was_drained and not going.out
+    assert going.book.drained == ({node.node_id} if was_drained else set())
+    going.book.hold(node, is_held=True)
+    going.look()
+    assert node.drained, "a later order of the operator's"
