@@ -109,7 +109,7 @@ OPTIONS = Codec(
     in_folder(lambda options, folder: options.save(folder), "options.json"),
     from_folder(AgentOptions.load, "options.json"),
 )
-OPTIONS.add(usual=AgentOptions, all_others=lambda: AgentOptions(65_535, "192.168.1.20", False))
+OPTIONS.add(usual=AgentOptions, all_others=lambda: AgentOptions(65_472, "192.168.1.20", False))
 
 KNOWN = Codec(
     "agent-known-file",
