@@ -32,7 +32,7 @@ GUIDES = [
 EXPECTED = {
     "agent doctor": {"--json", "--data-dir"},
     "agent drain": {"--data-dir"},
-    "agent join": {"--data-dir", "--device", "--memory-gb", "--name", "--threads"},
+    "agent join": {"--data-dir", "--data-port", "--device", "--memory-gb", "--name", "--threads"},
     "agent leave": {"--data-dir"},
     "agent logs": {"--data-dir", "-f", "--follow"},
     "agent page": {"--data-dir"},
