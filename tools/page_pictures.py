@@ -75,7 +75,7 @@ def small(png: bytes) -> bytes:
 @click.option("--browser", default="/usr/bin/chromium", help="The program of a Chromium.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the files.")
 def main(page_url: str, owner_url: str, browser: str, out: Path) -> None:
-    """Take all pictures."""
+    """Take a picture of each page at each size and in each theme."""
     out.mkdir(parents=True, exist_ok=True)
     asyncio.run(take(page_url, owner_url, browser, out))
 

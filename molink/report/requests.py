@@ -162,7 +162,7 @@ class RequestsReport:
 
     requests: tuple[RequestReport, ...]
     keys: tuple[KeyReport, ...] | None = None
-    """Whose keys there are, by name; None: this server has none."""
+    """Keys of users that open this server, ordered by name; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

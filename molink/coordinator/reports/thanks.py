@@ -35,7 +35,7 @@ class Helped:
     answers: int = 0
 
     def add(self, person: str) -> None:
-        """One answer more."""
+        """Count one more answer, and whom it was for."""
         self.answers += 1
         if len(self.people) < PEOPLE_MAX:
             self.people.add(person)
