@@ -35,6 +35,8 @@ def test_requests_tell_progress_of_the_prompt_and_their_end():
     assert "prefill" in first and "40/100" in first
     assert "error" in second and "Its ring was lost." in second
     assert "moved 1x" in third
+    (wide,) = texts("requests", history_of(look(0, requests=requests[2:])), size=(120, 9))
+    assert wide.split()[-3:] == ["k1", "moved", "1x"]
 
 
 ABOUT = ["about", "as", "planned"]

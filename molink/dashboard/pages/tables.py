@@ -67,7 +67,8 @@ REQUESTS = (
     Column("TTFT", 7, right=True),
     Column("TPOT", 7, right=True),
     Column("ring", 4, right=True),
-    Column("key, end", 0),
+    Column("user", 13, from_columns=120),
+    Column("note", 0),
 )
 LINKS = (
     Column("from", 13),
@@ -195,8 +196,8 @@ def _request_cells(request: RequestReport, user: str, glyphs: Glyphs) -> list[Te
     age_s = request.age_s if request.is_live else request.total_s
     failed = request.finish_reason == "error"
     state = request.state if request.is_live else (request.finish_reason or request.state)
-    moved = f" moved {request.moves}x" if request.moves else ""
-    note = f"{glyphs.text(user)}{moved}{' ' + request.error if request.error else ''}"
+    moved = f"moved {request.moves}x" if request.moves else ""
+    note = " ".join(filter(None, (moved, request.error)))
     ring = request.attempts[-1].number if request.attempts else None
     return [
         glyphs.text(request.id),
@@ -207,6 +208,7 @@ def _request_cells(request: RequestReport, user: str, glyphs: Glyphs) -> list[Te
         seconds(request.first_token_s),
         seconds(request.tpot_s),
         str(ring) if ring is not None else "-",
+        glyphs.text(user),
         TextSpan(glyphs.text(note), "bad" if failed else "warning" if moved else ""),
     ]
 

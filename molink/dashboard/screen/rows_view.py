@@ -23,7 +23,7 @@ STYLES: dict[Style, RichStyle] = {
     "bold": RichStyle(bold=True),
     "title": RichStyle(bold=True),
     "good": RichStyle(color="green"),
-    "warning": RichStyle(color="yellow"),
+    "warning": RichStyle(color="black", bgcolor="yellow"),  # Yellow alone is unreadable on white.
     "bad": RichStyle(color="red", bold=True),
     "accent": RichStyle(color="cyan"),
     "decode": RichStyle(color="cyan"),

@@ -13,9 +13,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from functools import partialmethod
 from pathlib import Path
+from unittest.mock import patch
 
 import click
+from rich.console import Console
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME, TerminalTheme
 
 from molink.dashboard.model.history import History
 from molink.dashboard.pages.lines import UNICODE
@@ -50,6 +54,9 @@ class Picture:
     size: tuple[int, int] = (100, 28)
     recording: str = "node_loss"
     """Script that has made it."""
+
+    theme: TerminalTheme = SVG_EXPORT_THEME
+    """Colours of the terminal; Rich's default is one with a white background."""
 
 
 def _first(what: Callable[[History], bool], after: Moment | None = None) -> Moment:
@@ -101,6 +108,7 @@ PICTURES: Mapping[str, Picture] = {
     "keys": Picture(STEADY, ("question_mark",)),
     "wide": Picture(SLOW, size=(120, 40)),
     "alerts": Picture(LOST, ("7",), (80, 24)),
+    "light": Picture(LOST, size=(80, 24), theme=DEFAULT_TERMINAL_THEME),
     "found": Picture(_later(_first(_has("slow")), 8), (), (80, 24), "slow_pc"),
     "request": Picture(SLOWED, ("3", *["down"] * USERS, "enter"), (80, 24), "slow_pc"),
 }
@@ -115,7 +123,10 @@ async def draw(recording: DashboardRecording, picture: Picture, name: str) -> st
             await pilot.press(key)
         for _ in range(REFRESHES):
             await pilot.pause()
-        return FONT.sub("", app.export_screenshot(title=f"molink dashboard: {name}"))
+        export_svg = partialmethod(Console.export_svg, theme=picture.theme)
+        with patch.object(Console, "export_svg", export_svg):
+            svg = app.export_screenshot(title=f"molink dashboard: {name}")
+        return FONT.sub("", svg)
 
 
 @experiment
