@@ -129,9 +129,10 @@ class Mosquitto:
 
     def _write_users(self):
         known = {self.user: self.password, **self.nodes}
-        users = self.folder / "users"
+        users = self.folder / "users.new"
         users.write_text("".join(f"{name}:{password_hash(known[name])}\n" for name in known))
         users.chmod(0o600)
+        users.replace(self.folder / "users")  # It may be reading: half a file ends connections.
 
     def _settings(self) -> list[str]:
         lines = [f"listener {self.port} 127.0.0.1"]
