@@ -95,7 +95,7 @@ def free_ports(host: str, count: int) -> list[int]:
     """Different ports that are free now, for who must tell them before they can be listened at.
     Raises UserError when there are too few."""
     candidates = random.SystemRandom().sample(LISTENING_PORTS, PORTS_TRIED)
-    found = list(islice((port for port in candidates if _is_free(host, port)), count))
+    found = list(islice((port for port in candidates if is_free(host, port)), count))
     if len(found) < count:
         raise UserError(
             f"no port is free on {host}: check --host, or name free ones with --port and "
@@ -104,7 +104,8 @@ def free_ports(host: str, count: int) -> list[int]:
     return found
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Whether `start_api` could listen there now."""
     try:
         check_port_free(host, port)
     except UserError:

@@ -5,19 +5,16 @@ one that runs notices what they wrote. What the nodes do now only a running coor
 list of nodes asks it, and does without if none answers.
 """
 
-import asyncio
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
-from molink.cli.upkeep.taking_over import move_nodes
-from molink.errors import UserError
+from molink.cli.own_server import live_nodes
+from molink.cli.upkeep.moving import UNSEEN, move_nodes
 from molink.printable import printable_line
 from molink.terminal.amounts import layers_text
 from molink.terminal.command_line import SentenceGroup, shown_option
@@ -36,11 +33,7 @@ if TYPE_CHECKING:
     from molink.control.registry.database import InviteRecord, NodeRecord
     from molink.control.registry.registry import Registry
 
-ANSWER_WITHIN_S = 3.0
-"""A coordinator on this machine answers in milliseconds; a list is printed without it, too."""
-
-UNSEEN = "It has not come since the coordinator was started."
-MOVED = "The coordinator that takes over from this one commands it."
+MOVED = "It is handed to the coordinator beside: `molink node move` shows whether it has come."
 
 
 @click.group(cls=SentenceGroup, invoke_without_command=True)
@@ -175,27 +168,6 @@ def remove_node(node: str, data_dir: str | None) -> None:
 def _at_terminal() -> bool:
     """Whether a person can be asked; a script knows what it does."""
     return sys.stdin.isatty()
-
-
-def live_nodes(url: str | None, data_dir: str | None) -> dict[str, Mapping[str, Any]] | None:
-    """`nodes` of GET /cluster by id; None when this data directory's own coordinator, whose API is
-    at `url`, does not answer. Nobody else is asked."""
-    from molink.cli.own_server import own_socket
-
-    port = urlsplit(url).port if url else None
-    path = own_socket(port, data_dir) if port else None
-    return None if path is None else asyncio.run(_nodes_at(path))
-
-
-async def _nodes_at(path: Path) -> dict[str, Mapping[str, Any]] | None:
-    from molink.cli.own_server import own_client
-
-    try:
-        async with own_client(path, silence_s_max=ANSWER_WITHIN_S) as client:
-            report = await client.get("/cluster")
-        return {str(node["id"]): node for node in report["nodes"]}
-    except (UserError, KeyError, TypeError):
-        return None
 
 
 @contextmanager

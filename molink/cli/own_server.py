@@ -10,7 +10,7 @@ import asyncio
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     ExitStack,
@@ -19,11 +19,11 @@ from contextlib import (
     suppress,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from molink.config import data_dir as folders
-from molink.errors import MolinkError
+from molink.errors import MolinkError, UserError
 from molink.terminal.tables import DATA_FOLDER
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from molink.config.groups import ApiSettings
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+ANSWER_WITHIN_S = 3.0
+"""A coordinator on this machine answers in milliseconds; a list is printed without it, too."""
 
 RENEWAL_S = 20.0
 """A key that is in use is renewed three times before it would end."""
@@ -61,7 +64,7 @@ def client_of(
     from molink.client.api_client import SILENCE_S_MAX, ApiClient
 
     silence_s = silence_s_max or SILENCE_S_MAX
-    path = None if key else _socket_of(url, data_dir)
+    path = None if key else socket_of(url, data_dir)
     if path is None:
         return ApiClient(url, key, silence_s_max=silence_s)
     return own_client(path, silence_s_max=silence_s)
@@ -94,7 +97,7 @@ async def _renew(store: "KeyStore", key: "ApiKey") -> None:
             store.renew(key, time.time())
 
 
-def _socket_of(url: str, data_dir: str | None) -> Path | None:
+def socket_of(url: str, data_dir: str | None) -> Path | None:
     """`own_socket` of the server at `url`, if that is on loopback."""
     from molink.client.api_client import is_loopback, server_url
 
@@ -113,3 +116,20 @@ def own_socket(port: int, data_dir: str | None) -> Path | None:
         probe.connect(str(path))
         return path
     return None
+
+
+def live_nodes(url: str | None, data_dir: str | None) -> dict[str, Mapping[str, Any]] | None:
+    """`nodes` of GET /cluster by id; None when this data directory's own coordinator, whose API is
+    at `url`, does not answer. Nobody else is asked."""
+    port = urlsplit(url).port if url else None
+    path = own_socket(port, data_dir) if port else None
+    return None if path is None else asyncio.run(_nodes_at(path))
+
+
+async def _nodes_at(path: Path) -> dict[str, Mapping[str, Any]] | None:
+    try:
+        async with own_client(path, silence_s_max=ANSWER_WITHIN_S) as client:
+            report = await client.get("/cluster")
+        return {str(node["id"]): node for node in report["nodes"]}
+    except (UserError, KeyError, TypeError):
+        return None

@@ -11,7 +11,7 @@ import click
 from molink.cli.help.sections import UP as SECTIONS
 from molink.cli.options import model_argument, settings_options
 from molink.cli.serve import WHERE
-from molink.cli.upkeep.taking_over import copy_cluster
+from molink.cli.upkeep.taking_over import check_old, copy_cluster
 from molink.cli.watching import Watching, watch_options
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from molink.checkpoint.checkpoint import Checkpoint
     from molink.cli.upkeep.listening import Listening
     from molink.control.registry.registry import Registry
+    from molink.control.registry.succession import Ports
     from molink.coordinator.cluster import Cluster
     from molink.coordinator.start import Coordinator
     from molink.terminal.status_line import StatusLine
@@ -82,7 +83,7 @@ async def _serve(
 
     port, agents_port = _ports(settings)
     if settings.replaces:
-        await asyncio.to_thread(copy_cluster, Path(settings.replaces), settings.data_dir)
+        await asyncio.to_thread(_copy_old, settings)
     cors = CorsRules.of(settings.api.cors_origins)
     coordinator = await stack.enter_async_context(start_coordinator(settings, port, agents_port))
     cluster = coordinator.cluster
@@ -99,6 +100,13 @@ async def _serve(
     shown.hint(access.rules)
     ready_url = settings.api_url(port) if settings.wait else None
     await _show(cluster, ready_url, shown)
+
+
+def _copy_old(settings: UpSettings) -> None:
+    """Have the cluster of the coordinator that is replaced. Raises UserError where it cannot be."""
+    old, new = Path(settings.replaces), settings.data_dir
+    check_old(old, new, settings.host, api_tls=settings.api.api_tls)
+    copy_cluster(old, new)
 
 
 def _ports(settings: UpSettings) -> tuple[int, int]:
@@ -201,6 +209,7 @@ async def _take_over(
 ) -> None:
     """Be known to the coordinator that is replaced, and listen where it did once it has ended."""
     from molink.cli.upkeep.taking_over import TakingOver, check_sockets
+    from molink.control.broker.embedded import EmbeddedBroker
     from molink.control.registry.succession import Successor
     from molink.tasks import background_tasks
 
@@ -210,10 +219,16 @@ async def _take_over(
     own = Successor(folder, users.port, agents.port, tuple(names))
     check_sockets(own)
 
-    async def listen(port: int, agents_port: int) -> None:
-        await agents.also_at(settings.host, agents_port)
-        await users.also_at(settings.host, port)
-        shown.result(f"listening {settings.api_url(port)}")
+    async def listen(ports: "Ports") -> None:
+        for port in ports.agents:
+            await agents.also_at(settings.host, port)
+        for port in ports.api:
+            await users.also_at(settings.host, port)
+        assert isinstance(coordinator.broker, EmbeddedBroker), "--replaces takes no other"
+        for port in ports.broker:
+            await coordinator.broker.also_at(port)
+        for port in sorted(ports.api - {users.port}):
+            shown.result(f"listening {settings.api_url(port)}")
 
     tasks = await stack.enter_async_context(background_tasks())
     taking = TakingOver(Path(settings.replaces), own, coordinator.registry, listen)

@@ -76,6 +76,7 @@ class Coordinator:
 
     cluster: Cluster
     joining: JoinService
+    broker: Broker
     registry: Registry
     checkpoint: Checkpoint
     drafter: Checkpoint | None
@@ -127,6 +128,7 @@ async def start_coordinator(
         yield Coordinator(
             _cluster(tasks, settings, model, planner, hub, services, stores),
             JoinService(registry, broker, host, tls.trust, size, suspensions),
+            broker,
             registry,
             model.checkpoint,
             _offered(drafter, planner),
@@ -225,6 +227,7 @@ async def _started_broker(
     await allow_members(broker, registry)
     await broker.start()
     stack.push_async_callback(broker.stop)
+    registry.broker_port = 0 if "://" in settings.broker else broker.address.port
     return broker
 
 

@@ -88,7 +88,7 @@ OPTIONS = {
     "key rotate": "--data-dir",
     "node": "",
     "node list": "--json --data-dir",
-    "node move": "--back --data-dir",
+    "node move": "--back --data-dir --json",
     "node remove": "--data-dir",
     "node forget": "--data-dir",
     "backup": "--data-dir",

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KEY_PREFIX, KeyStore
 from molink.cli.main import cli
-from molink.cli.members import UNSEEN, live_nodes
+from molink.cli.members import UNSEEN
+from molink.cli.own_server import live_nodes
 from molink.config.data_dir import api_socket, data_dir
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
@@ -204,7 +205,7 @@ def test_who_is_lost_has_a_reason_and_no_layers(registry, live):
     set_moved(registry, [node.node_id])
     live["nodes"] = {}
     (row,) = json.loads(run("node", "list", "--json"))
-    assert row["state"] == "moved" and "takes over" in row["reason"]
+    assert row["state"] == "moved" and "node move" in row["reason"]
 
 
 def test_a_pc_is_listed_and_removed_with_its_further_devices(registry):

@@ -73,7 +73,7 @@ EXPECTED = {
     "logs": {"-f", "--follow"},
     "node forget": set(),
     "node list": {"--json"},
-    "node move": {"--back"},
+    "node move": {"--back", "--json"},
     "node remove": set(),
     "plan": {"--json", "--kv", "--nodes", "--url"},
     "relay": {"--port", "--secret-file"},

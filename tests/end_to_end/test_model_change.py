@@ -1,7 +1,9 @@
 """Another model, one ring after the other: two coordinators of one cluster, no word on any PC, and
-somebody answers for the old model until its last ring goes."""
+somebody answers for the old model until its last ring goes; who stayed comes when the first ends.
+"""
 
 import asyncio
+import json
 import signal
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -83,9 +85,9 @@ async def test_rings_go_over_one_by_one_while_the_rest_answer(tools, models, tmp
                 status, said = await answer(tools, made.url, model)
                 assert (status, said["token_ids"]) == (200, expected), "at one address"
             assert await listed(tools, made.url) == ["old", "new"]
+            told = json.loads(made.operator("node", "move", "--json").stdout)
+            assert {one["name"]: one["where"] for one in told} == {"anna": "here", "ben": "over"}
 
-            made.operator("node", "move", "anna")
-            await rings_of(tools, own, 2)
             made.up.process.send_signal(signal.SIGTERM)
             made.up.ended()
             front = f"http://127.0.0.1:{urlsplit(made.url).port}"
@@ -95,3 +97,6 @@ async def test_rings_go_over_one_by_one_while_the_rest_answer(tools, models, tmp
             status, said = await answer(tools, front, "old")
             assert status == 404
             assert "'old' is not served here: use 'new'" in said["error"]["message"]
+            await rings_of(tools, own, 2)
+            told = made.operator("node", "move", "ben", "--back")
+            assert told.returncode == 2 and "has ended" in told.stderr

@@ -88,6 +88,16 @@ KEY_COLUMNS = (
 )
 USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used"
 
+_ROTATED_LATER = "coalesce(excluded.old_until, 0) > coalesce(old_until, 0)"
+ADOPT = f"""
+    INSERT INTO keys ({KEY_COLUMNS}, digest, old_digest, old_until)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+    revoked = coalesce(revoked, excluded.revoked),
+    digest = iif({_ROTATED_LATER}, excluded.digest, digest),
+    old_digest = iif({_ROTATED_LATER}, excluded.old_digest, old_digest),
+    old_until = iif({_ROTATED_LATER}, excluded.old_until, old_until)
+"""
+
 KeyState = Literal["usable", "expired", "revoked"]
 
 Scope = Literal["inference", "watch", "admin"]
@@ -262,6 +272,17 @@ class KeyStore:
         """Let a temporary key open what it opens for a minute from now."""
         with self._transaction() as db:
             db.execute("UPDATE keys SET expires = ? WHERE id = ?", (now + TEMPORARY_S, key.key_id))
+
+    def adopt(self, other: "KeyStore", now: float) -> None:
+        """Hold what was made, rotated or revoked in another store of the same cluster; what was
+        done here stays. One that was made long ago may have been here, and is not taken anew."""
+        query = f"SELECT {KEY_COLUMNS}, digest, old_digest, old_until FROM keys"
+        with other._lock:
+            rows = other._connection.execute(f"{query} WHERE NOT is_temporary").fetchall()
+        with self._transaction() as db:
+            known = {key.key_id for key in _keys(db)}
+            made_since = now - KEEP_ENDED_S
+            db.executemany(ADOPT, [row for row in rows if row[0] in known or row[4] > made_since])
 
     def list_keys(self) -> list[KeyRecord]:
         """Keys that have not ended long ago, oldest first."""

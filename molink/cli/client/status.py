@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 
 from molink.cli.options import key_option, url_option
+from molink.cli.upkeep.moving import handed_over
 from molink.errors import UserError
 from molink.json_object import JsonObject
 from molink.printable import printable_line
@@ -33,7 +34,7 @@ def status(url: str, key: str | None, data_dir: str | None, as_json: bool) -> No
     """
     report = asyncio.run(_asked(url, key, data_dir))
     try:
-        told = _summary(report, url)
+        told = _summary(report, url) | {"handed_over": handed_over(url, key, data_dir)}
     except (KeyError, TypeError, ValueError, IndexError):
         raise UserError(f"What answers at {url} is no server of MoLink: check the --url.") from None
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_lines(told)))
@@ -74,3 +75,8 @@ def _lines(told: JsonObject) -> Iterator[str]:
         held = ", ".join(f"{one['node']} {layers_text(one['layers'])}" for one in stages)
         yield printable_line(f"Ring {number}, layers: {held}.")
     yield from map(printable_line, told["trouble"])
+    for one in told["handed_over"]:
+        where = f"{one['where']}, {one['state']}" if one["state"] else one["where"]
+        yield printable_line(
+            f"{one['name']} is handed to the other coordinator: {where}. {one['reason']}"
+        )

@@ -46,7 +46,7 @@ EXAMPLES: Examples = {
         f"molink models qwen --for cluster --url {_SERVER}",
     ),
     "node forget": ("molink node forget anna", "molink node forget 0123456789abcdef"),
-    "node move": ("molink node move anna ben", "molink node move anna --back"),
+    "node move": ("molink node move anna ben", "molink node move"),
     "node remove": ("molink node remove anna", "molink node remove 0123456789abcdef"),
     "plan": (
         "molink plan qwen-7b --nodes nodes.toml",

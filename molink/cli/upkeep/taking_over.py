@@ -1,33 +1,79 @@
 """`molink up MODEL --replaces FOLDER`: a coordinator of the same cluster beside one that runs, for
-another model; and `molink node move`, which hands it PCs.
+another model; `molink node move` hands it PCs.
 
-At its first start it copies the cluster. While the old one runs it has ports of its own, and the
-old one leads PCs and users on to it; once that has ended it listens at the old one's ports as well.
+At its first start it copies the cluster, and later it follows what is made or revoked there. While
+the old one runs it has ports of its own, and the old one leads PCs and users on to it; once that
+has ended it listens at the old one's ports as well. So both are of one machine.
 """
 
 import asyncio
 import os
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
+from urllib.parse import urlsplit
 
 from molink.errors import ErrorGuard, UserError
-from molink.terminal.tables import DATA_FOLDER, data_dir_option
 
 if TYPE_CHECKING:
+    from molink.api.keys.store import KeyStore
     from molink.control.registry.registry import Registry
-    from molink.control.registry.succession import Successor
+    from molink.control.registry.succession import Ports, Successor
 
 SOCKET_PATH_MAX = 107
 """Bytes of a socket's path (Linux, unix(7))."""
 
 LOOK_S = 0.5
 """Seconds between two looks whether the old coordinator has ended: its ports answer nobody then."""
+
+ELSEWHERE = (
+    "The coordinator of {old} runs, but not at port {port} here: start this one on its machine, "
+    "with its --host and once it listens, since it is to take that port over."
+)
+OTHER_SCHEME = (
+    "Users ask the coordinator of {old} by {scheme}://, and this one is to answer them at the same "
+    "address: {do} --api-tls."
+)
+
+
+def check_old(old: Path, new: Path, host: str, *, api_tls: bool) -> None:
+    """Raise UserError where a coordinator of the folder `new`, which listens at this host with or
+    without TLS, could not take over from the one of the folder `old`."""
+    from molink.api.server import is_free
+    from molink.cli.own_server import own_socket
+    from molink.control.registry.registry import Registry
+    from molink.control.registry.succession import successor_of
+
+    with closing(Registry.open(old, make=False)) as before:
+        url, ports = (
+            before.api_url,
+            [urlsplit(one or "").port for one in (before.api_url, before.url)],
+        )
+        other = successor_of(before)
+    if url and url.startswith("https:") != api_tls:
+        scheme, do = ("http", "leave out") if api_tls else ("https", "give it")
+        raise UserError(OTHER_SCHEME.format(old=old, scheme=scheme, do=do))
+    if other and other.folder != str(new.absolute()) and own_socket(other.port, other.folder):
+        raise UserError(f"The coordinator of {other.folder} takes over from {old}: end it first.")
+    free = [port for port in ports if port and is_free(host, port)]
+    if free and _runs(old):
+        raise UserError(ELSEWHERE.format(old=old, port=free[0]))
+
+
+def _runs(old: Path) -> bool:
+    """Whether a coordinator runs with this folder."""
+    from molink.config.data_dir import only_one
+    from molink.coordinator.start import LOCK_FILE
+
+    try:
+        with only_one("A coordinator", old / LOCK_FILE):
+            return False
+    except UserError:
+        return True
 
 
 def copy_cluster(old: Path, new: Path) -> None:
@@ -77,6 +123,42 @@ def check_sockets(own: "Successor") -> None:
 
 
 @dataclass(slots=True)
+class Following:
+    """Keys, invites and removals of the coordinator that is replaced, which hold here, too."""
+
+    before: "Registry"
+    here: "Registry"
+    keys_before: "KeyStore"
+    keys_here: "KeyStore"
+    _is_behind: bool = True
+
+    @classmethod
+    @contextmanager
+    def open(cls, old: Path, before: "Registry", here: "Registry") -> Iterator["Following"]:
+        """Open the keys beside both registries, until the block ends. Raises UserError."""
+        from molink.api.keys.store import KeyStore
+
+        with (
+            closing(KeyStore.open(old)) as keys_before,
+            closing(KeyStore.open(here.path.parent)) as keys_here,
+        ):
+            yield cls(before, here, keys_before, keys_here)
+
+    def look(self) -> None:
+        """Take over what is new there. Raises StorageError or sqlite3.Error; what is missed is
+        taken over by the next call."""
+        from molink.control.registry.succession import follow
+
+        changed = self.before.changed(), self.keys_before.changed_elsewhere()
+        self._is_behind |= any(changed)
+        if self._is_behind:
+            now = time.time()
+            follow(self.before, self.here, now)
+            self.keys_here.adopt(self.keys_before, now)
+            self._is_behind = False
+
+
+@dataclass(slots=True)
 class TakingOver:
     """The last step of a change: the ports of the coordinator that was replaced, once it ends."""
 
@@ -85,23 +167,27 @@ class TakingOver:
     """What the old one is told of this one."""
     registry: "Registry"
     """Registry of this one."""
-    listen: Callable[[int, int], Awaitable[None]]
-    """Listens at these ports of the API and for agents, too. Raises UserError."""
+    listen: Callable[["Ports"], Awaitable[None]]
+    """Listens at these ports, too. Raises UserError."""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Taking the old ports over"))
 
     async def run(self) -> None:
-        """Be known to the old coordinator while it runs, take its ports when it has ended, and keep
-        it from being started again; until cancelled."""
+        """Be known to the old coordinator while it runs, and follow it; take its ports when it has
+        ended, and keep it from being started again; until cancelled."""
         from molink.control.registry.registry import Registry
 
         with ExitStack() as stack:
             before = stack.enter_context(closing(Registry.open(self.old, make=False)))
             stack.callback(_no_more, before)
+            following = stack.enter_context(Following.open(self.old, before, self.registry))
             while not self._has_ended(stack):
                 with self.guard:
                     self._be_known(before)
+                    await asyncio.to_thread(following.look)
                 await asyncio.sleep(LOOK_S)
             while True:
+                with self.guard:
+                    await asyncio.to_thread(following.look)
                 with self.guard:
                     await self._listen(before)
                     await asyncio.Event().wait()
@@ -126,12 +212,10 @@ class TakingOver:
             set_successor(before, self.own)
 
     async def _listen(self, before: "Registry") -> None:
-        from molink.control.registry.succession import take_rest
+        from molink.control.registry.succession import take_ports, take_rest
 
         await asyncio.to_thread(take_rest, before, self.registry)
-        await self.listen(_port(before.api_url), _port(before.url))
-        if before.url is not None:
-            self.registry.url = before.url
+        await self.listen(await asyncio.to_thread(take_ports, before, self.registry))
 
 
 def _no_more(before: "Registry") -> None:
@@ -140,46 +224,3 @@ def _no_more(before: "Registry") -> None:
 
     if not moved_pcs(before):
         set_successor(before, None)
-
-
-def _port(url: str | None) -> int:
-    from urllib.parse import urlsplit
-
-    return (urlsplit(url).port if url else None) or 0
-
-
-@click.command("move")
-@click.argument("node", metavar="ID|NAME...", nargs=-1, required=True)
-@click.option("--back", is_flag=True, help="Take them back from there.")
-@data_dir_option
-def move_nodes(node: tuple[str, ...], back: bool, data_dir: str | None) -> None:
-    """Hand PCs, with all their devices, to the coordinator that was started beside this one with
-    `molink up MODEL --replaces FOLDER`; their owners need do nothing."""
-    from molink.control.registry.succession import move, pcs_called
-
-    with _both(data_dir) as (here, beside):
-        pcs = pcs_called(here, node)
-        old, new = (beside, here) if back else (here, beside)
-        move(old, new, pcs)
-    names = " and ".join(pcs.values())
-    click.echo(
-        f"{names} {'comes' if len(pcs) == 1 else 'come'} back: answers under way end first."
-        if back
-        else f"{names} {'goes' if len(pcs) == 1 else 'go'} over once answers under way have ended; "
-        "--back undoes it."
-    )
-
-
-@contextmanager
-def _both(data_dir: str | None) -> Iterator[tuple["Registry", "Registry"]]:
-    """The registries of a coordinator and of the one beside it. Raises UserError without one."""
-    from molink.config.data_dir import data_dir as folder
-    from molink.control.registry.registry import Registry
-    from molink.control.registry.succession import NO_SUCCESSOR, successor_of
-
-    with closing(Registry.open(folder(DATA_FOLDER, data_dir), make=False)) as here:
-        after = successor_of(here)
-        if after is None:
-            raise UserError(NO_SUCCESSOR)
-        with closing(Registry.open(Path(after.folder), make=False)) as beside:
-            yield here, beside

@@ -42,6 +42,8 @@ class EmbeddedBroker:
         self._router = Router()
         self._sessions = Sessions()
         self._server: asyncio.Server | None = None
+        self._others: dict[int, asyncio.Server] = {}
+        """Servers at further ports."""
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -63,21 +65,32 @@ class EmbeddedBroker:
         """Listen. Raises UserError when the address cannot be had."""
         _allow_many_connections()
         self._router = Router()
-        context = None if self._tls is None else self._tls.server_context()
-        try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: self._connection(context), self._host, self._port, backlog=CONNECTIONS_MAX
-            )
-        except OSError as error:
-            raise UserError(f"The broker cannot listen on {self.address}: {error}.") from None
+        self._server = await self._listen(self._port)
         self._port = self._server.sockets[0].getsockname()[1]
         self._sweeper = asyncio.create_task(self._sweep())
+
+    async def also_at(self, port: int) -> None:
+        """Listen there from now on, too, unless it does; 0 is no port. Raises UserError."""
+        if port and port != self._port and port not in self._others:
+            self._others[port] = await self._listen(port)
+
+    async def _listen(self, port: int) -> asyncio.Server:
+        context = None if self._tls is None else self._tls.server_context()
+        try:
+            return await asyncio.get_running_loop().create_server(
+                lambda: self._connection(context), self._host, port, backlog=CONNECTIONS_MAX
+            )
+        except OSError as error:
+            where = f"{self._host}:{port}"
+            raise UserError(f"The broker cannot listen on {where}: {error}.") from None
 
     async def stop(self) -> None:
         """End all connections, without their last wills; what was retained is gone."""
         if self._server is None or self._sweeper is None:
             return
-        self._server.close()
+        for server in (self._server, *self._others.values()):
+            server.close()
+        self._others.clear()
         self._sweeper.cancel()
         for stranger in self._sessions.strangers:
             if isinstance(stranger, Handshake):

@@ -22,7 +22,13 @@ from molink.control.identity import KeyPair, node_id_of
 from molink.control.messages.invites import Invite, checked_url
 from molink.control.messages.joining import JoinRequest
 from molink.control.registry import rules
-from molink.control.registry.database import MIGRATIONS, InviteRecord, Membership, NodeRecord
+from molink.control.registry.database import (
+    INVITE_COLUMNS,
+    MIGRATIONS,
+    InviteRecord,
+    Membership,
+    NodeRecord,
+)
 from molink.control.sqlite_file import BUSY_S, open_database
 from molink.errors import MolinkError, StorageError, UserError
 
@@ -42,7 +48,7 @@ REVISIONS_LOST_MAX = 1_500_000_000
 of links hold a revision in at most twelve digits."""
 
 SECRET_KEY, REVISION = "coordinator_secret_key", "assignment_revision"
-AGENTS_URL, API_URL = "agents_url", "coordinator_url"
+AGENTS_URL, API_URL, BROKER_PORT = "agents_url", "coordinator_url", "broker_port"
 START_INVITE = "start_invite"
 """Settings of our own; others may keep theirs under other names."""
 
@@ -120,6 +126,16 @@ class Registry:
     def api_url(self, url: str) -> None:
         if url != self.api_url:
             self.set_setting(API_URL, url)
+
+    @property
+    def broker_port(self) -> int:
+        """Port of the coordinator's own broker; 0 where it has none, or before the first start."""
+        return int(self.setting(BROKER_PORT) or 0)
+
+    @broker_port.setter
+    def broker_port(self, port: int) -> None:
+        if port != self.broker_port:
+            self.set_setting(BROKER_PORT, str(port))
 
     def setting(self, name: str) -> str | None:
         """A value that was kept under this name."""
@@ -214,6 +230,17 @@ class Registry:
                 (now, invite.invite_id),
             )
             return rules.one_invite(db, invite.invite_id, now)
+
+    def adopt_invites(self, other: "Registry", now: float) -> None:
+        """Know what was made, used or revoked of the invites of another registry of the same
+        cluster. One that was made long ago may have been here, and is not taken anew."""
+        with other._reading() as db:
+            rows = db.execute(f"SELECT {INVITE_COLUMNS}, secret_digest FROM invites").fetchall()
+        with self._transaction() as db:
+            known = {one.invite_id for one in rules.invites(db)}
+            for row in rows:
+                if row["id"] in known or row["created"] > now - KEEP_ENDED_S:
+                    rules.adopt_invite(db, row)
 
     # -- nodes ----------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ import hmac
 import re
 import secrets
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import astuple
-from typing import assert_never
+from typing import Any, assert_never
 
 from molink.control.identity import key_to_z85, node_id_of
 from molink.control.messages.invites import InviteSecret
@@ -287,4 +287,15 @@ def adopt(db: sqlite3.Connection, known: NodeRecord) -> None:
         f"INSERT INTO nodes ({NODE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (id) DO UPDATE SET removed = coalesce(removed, excluded.removed)",
         astuple(known),
+    )
+
+
+def adopt_invite(db: sqlite3.Connection, row: Sequence[Any]) -> None:
+    """An invite as another registry of the same cluster holds it, with its secret. One of its id
+    stays as it is, but is revoked if it is there, and has lost the uses that are spent there."""
+    db.execute(
+        f"INSERT INTO invites ({INVITE_COLUMNS}, secret_digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET revoked = coalesce(revoked, excluded.revoked), "
+        "uses_left = min(uses_left, excluded.uses_left)",
+        tuple(row),
     )

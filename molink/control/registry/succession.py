@@ -10,11 +10,12 @@ the other only what stands here in its registry. It is read as commands write it
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
 
 from molink.control.registry.registry import Registry
 from molink.errors import UserError
 
-SUCCESSOR, MOVED, TOOK_REST = "successor", "moved_pcs", "took_rest"
+SUCCESSOR, MOVED, TOOK_REST, TAKEN = "successor", "moved_pcs", "took_rest", "taken_ports"
 """Names of the registry's settings."""
 
 NO_SUCCESSOR = (
@@ -34,6 +35,38 @@ class Successor:
     agents_port: int
     models: tuple[str, ...]
     """Names of the model that it serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Ports at which a coordinator is asked: by users, by agents, and at its own broker."""
+
+    api: frozenset[int] = frozenset()
+    agents: frozenset[int] = frozenset()
+    broker: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, registry: Registry) -> "Ports":
+        """Ports of a registry's coordinator: of its last start, and those that it has taken over
+        from others."""
+        own = _port(registry.api_url), _port(registry.url), registry.broker_port
+        taken = json.loads(registry.setting(TAKEN) or "[[], [], []]")
+        return cls(*(frozenset([one, *more]) - {0} for one, more in zip(own, taken, strict=True)))
+
+    def written(self) -> str:
+        """The ports as the registry keeps those that were taken over."""
+        return json.dumps([sorted(one) for one in (self.api, self.agents, self.broker)])
+
+
+def take_ports(old: Registry, new: Registry) -> Ports:
+    """Note in the registry of the coordinator that goes on alone that the ports of the other one
+    are its own, and that PCs are invited there; all ports that it is to listen at."""
+    theirs, ours = Ports.of(old), Ports.of(new)
+    ports = Ports(theirs.api | ours.api, theirs.agents | ours.agents, theirs.broker | ours.broker)
+    new.set_setting(TAKEN, ports.written())
+    if old.url is not None:
+        new.url = old.url
+    return ports
 
 
 def successor_of(registry: Registry) -> Successor | None:
@@ -84,6 +117,13 @@ def move(old: Registry, new: Registry, pcs: Iterable[str]) -> None:
     old.change_setting(MOVED, lambda text: _written(_pcs(text) | going))
 
 
+def follow(old: Registry, new: Registry, now: float) -> None:
+    """Know in the registry of the coordinator that came later which invites were made, used or
+    revoked at the first, and which PCs were removed there."""
+    new.adopt_invites(old, now)
+    new.adopt(one for one in old.lasting_nodes() if one.removed is not None)
+
+
 def take_rest(old: Registry, new: Registry) -> None:
     """Know in the registry of the coordinator that goes on alone who has joined at the other one,
     which has ended, and who was removed there; nobody is moved any more. Done once for each end,
@@ -112,3 +152,7 @@ def _pcs(text: str | None) -> frozenset[str]:
 
 def _written(pcs: Iterable[str]) -> str:
     return json.dumps(sorted(pcs))
+
+
+def _port(url: str | None) -> int:
+    return (urlsplit(url).port if url else None) or 0

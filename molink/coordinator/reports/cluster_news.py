@@ -83,7 +83,7 @@ class ClusterNews:
     def _removed(self, node_id: str) -> None:
         del self._shown[node_id]
         name = self._names.pop(node_id)
-        self.events.add("node_removed", f"{name} is removed", node=name)
+        self.events.add("node_removed", f"{name} belongs to this coordinator no more", node=name)
 
     def _tell_node(self, node_id: str, node: NodeReport) -> None:
         sentence, before = _sentence(node), self._shown.get(node_id)

@@ -196,3 +196,48 @@ def test_there_is_an_end_to_keys(store, monkeypatch):
     with pytest.raises(UserError, match="revoke some"):
         store.create(NOW)
     assert KEYS_MAX >= 1000
+
+
+@pytest.fixture
+def other(tmp_path):
+    """The keys of a second server of the same cluster."""
+    opened = KeyStore.open(tmp_path / "other")
+    yield opened
+    opened.close()
+
+
+def states(store, now=NOW):
+    return {one.key.name: one.key.state(now) for one in store.list_keys()}
+
+
+def test_what_is_done_to_keys_of_another_store_holds_here(store, other):
+    anna, old = store.create(NOW, name="anna", tokens_per_day=9)
+    store.create(NOW, name="ben")
+    with store.temporary_admin(NOW):
+        other.adopt(store, NOW)
+    assert other.by_digest() == store.by_digest()
+    other.add_usage({anna.key_id: KeyUsage(3, 2, 1, NOW)}, NOW)
+    _, new = store.rotate("anna", NOW)
+    store.revoke("ben", NOW)
+    for _ in range(2):
+        other.adopt(store, NOW)
+    assert states(other) == {"anna": "usable", "ben": "revoked"}
+    assert other.by_digest()[digest_of(old)].expires == NOW + ROTATED_S
+    assert other.by_digest()[digest_of(new)] == anna
+    assert other.list_keys()[0].usage == KeyUsage(3, 2, 1, NOW), "each counts by itself"
+
+
+def test_what_was_done_here_stays(store, other):
+    for name in ("anna", "ben"):
+        store.create(NOW, name=name)
+    other.adopt(store, NOW)
+    other.revoke("ben", NOW)
+    store.rotate("anna", NOW)
+    _, latest = other.rotate("anna", NOW + 1)
+    other.adopt(store, NOW + 1)
+    assert states(other) == {"anna": "usable", "ben": "revoked"}
+    assert digest_of(latest) in other.by_digest()
+    later = NOW + KEEP_ENDED_S + 2
+    other.create(later, name="new")
+    other.adopt(store, later)
+    assert states(other, later) == {"anna": "usable", "new": "usable"}, "ben is not taken anew"

@@ -1,18 +1,29 @@
 """A coordinator beside another: the copy of its cluster, and who gets its ports in the end."""
 
 import asyncio
+import socket
 import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from molink.api.keys.store import KeyStore
 from molink.cli.main import cli
-from molink.cli.upkeep.taking_over import TakingOver, check_sockets, copy_cluster
+from molink.cli.upkeep.taking_over import (
+    Following,
+    TakingOver,
+    check_old,
+    check_sockets,
+    copy_cluster,
+)
 from molink.config.data_dir import api_socket, only_one
+from molink.control.private_file import private_socket
 from molink.control.registry.registry import REVISIONS_LOST_MAX, Registry
 from molink.control.registry.succession import (
+    Ports,
     Successor,
     moved_pcs,
     set_moved,
@@ -28,6 +39,7 @@ def old(tmp_path):
     folder = tmp_path / "old"
     with closing(Registry.open(folder)) as registry:
         registry.url, registry.api_url = "https://home:8003", "http://home:8000"
+        registry.broker_port = 8001
         set_successor(registry, Successor("x", 1, 1, ()))
         set_moved(registry, ["a" * 16])
     return folder
@@ -68,6 +80,63 @@ def test_what_cannot_be_copied_is_refused(old, tmp_path):
         copy_cluster(old, tmp_path / "other")
 
 
+@pytest.mark.parametrize(("url", "api_tls"), [("https://home:8000", False), ("http://home", True)])
+def test_the_old_address_goes_on_with_or_without_tls(old, tmp_path, url, api_tls):
+    with closing(Registry.open(old)) as registry:
+        registry.api_url = url
+    with pytest.raises(UserError, match=r"(give it|leave out) --api-tls"):
+        check_old(old, tmp_path / "new", "127.0.0.1", api_tls=api_tls)
+    check_old(old, tmp_path / "new", "127.0.0.1", api_tls=not api_tls)
+
+
+def test_one_that_runs_must_listen_on_this_machine(old, tmp_path):
+    with socket.socket() as api, socket.socket() as agents:
+        for one in (api, agents):
+            one.bind(("127.0.0.1", 0))
+            one.listen()
+        ports = [one.getsockname()[1] for one in (api, agents)]
+        with closing(Registry.open(old)) as registry:
+            registry.api_url = f"http://home:{ports[0]}"
+            registry.url = f"https://home:{ports[1]}"
+        with only_one("A coordinator", old / LOCK_FILE):
+            check_old(old, tmp_path / "new", "127.0.0.1", api_tls=False)
+            agents.close()
+            with pytest.raises(UserError, match=f"not at port {ports[1]} here: start this one on"):
+                check_old(old, tmp_path / "new", "127.0.0.1", api_tls=False)
+        check_old(old, tmp_path / "new", "127.0.0.1", api_tls=False)
+
+
+def test_one_coordinator_takes_over_at_a_time(old, tmp_path):
+    with tempfile.TemporaryDirectory(prefix="m") as other:
+        with closing(Registry.open(old)) as registry:
+            set_successor(registry, Successor(other, 9010, 9013, ("third",)))
+        with closing(private_socket(api_socket(Path(other), 9010))) as listening:
+            listening.listen()
+            with pytest.raises(UserError, match=f"of {other} takes over from"):
+                check_old(old, tmp_path / "new", "127.0.0.1", api_tls=False)
+            check_old(old, Path(other), "127.0.0.1", api_tls=False)
+        check_old(old, tmp_path / "new", "127.0.0.1", api_tls=False)
+
+
+async def test_what_is_revoked_at_the_first_holds_here(old, tmp_path):
+    copy_cluster(old, new := tmp_path / "new")
+    with (
+        closing(Registry.open(old)) as before,
+        closing(Registry.open(new)) as here,
+        closing(KeyStore.open(old)) as keys,
+        Following.open(old, before, here) as following,
+    ):
+        keys.create(time.time(), name="anna")
+        before.make_invite(60.0, 1, "party", time.time())
+        following.look()
+        keys.revoke("anna", time.time())
+        before.revoke("party", time.time())
+        following.look()
+        with closing(KeyStore.open(new)) as ours:
+            assert [one.key.state(0.0) for one in ours.list_keys()] == ["revoked"]
+        assert [one.state(0.0) for one in here.list_invites()] == ["revoked"]
+
+
 @pytest.mark.parametrize(("made", "fits"), [(2, True), (1, False)])
 def test_a_folder_without_both_sockets_is_refused(made, fits):
     with tempfile.TemporaryDirectory(prefix="m") as top:
@@ -101,7 +170,7 @@ async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
         lambda *given: (set_successor(*given), known.set()),
     )
 
-    async def listen(*given):
+    async def listen(given):
         ports.put_nowait(given)
 
     with closing(Registry.open(old)) as before, closing(Registry.open(new)) as registry:
@@ -112,7 +181,8 @@ async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
                 await known.wait()
             assert ports.empty()
         async with asyncio.timeout(10):
-            assert await ports.get() == (8000, 8003)
+            taken = await ports.get()
+            assert taken == Ports(frozenset({8000}), frozenset({8003}), frozenset({8001}))
         with (
             pytest.raises(UserError, match="runs with"),
             only_one("A coordinator", old / LOCK_FILE),
@@ -121,6 +191,7 @@ async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
         taking.cancel()
         await asyncio.wait([taking])
         assert registry.url == "https://home:8003" and not moved_pcs(registry)
+        assert Ports.of(registry) == taken, "who replaces this one takes them as well"
         assert successor_of(before) == own, "a PC was moved: it comes back"
 
 

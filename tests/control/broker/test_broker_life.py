@@ -18,6 +18,7 @@ from molink.errors import ControlError, UserError
 from tests.control.brokers import broker_of
 from tests.control.conftest import PASSWORD, health, presence, until
 from tests.control.raw_client import RawClient
+from tests.end_to_end.clusters import free_ports
 
 SAID = "molink/v1/node/{}/said/presence"
 NOT_AUTHORISED = 5
@@ -160,6 +161,22 @@ async def test_a_taken_port_is_a_users_error(broker):
     with pytest.raises(UserError, match="cannot listen"):
         await second.start()
     await second.stop()
+
+
+async def test_ours_may_listen_at_a_further_port_with_the_same_users(certificate):
+    broker = EmbeddedBroker("127.0.0.1", 0, certificate)
+    (further,) = free_ports(1)
+    await broker.start()
+    try:
+        await broker.allow("n1", PASSWORD)
+        for port in (0, broker.address.port, further, further):
+            await broker.also_at(port)
+        async with ControlClient.open(replace(broker.address, port=further), "n1", PASSWORD) as one:
+            await one.publish(PRESENCE, "n1", presence())
+        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{further}"):
+            await EmbeddedBroker("127.0.0.1", 0).also_at(further)
+    finally:
+        await broker.stop()
 
 
 async def test_who_expects_another_certificate_stays_out(kind, certificate, tmp_path):

@@ -2,11 +2,13 @@
 
 import pytest
 
-from molink.control.registry.registry import Registry
+from molink.control.registry.registry import KEEP_ENDED_S, Registry
 from molink.control.registry.succession import (
     MOVED,
     SUCCESSOR,
+    Ports,
     Successor,
+    follow,
     move,
     moved_pcs,
     pcs_called,
@@ -14,10 +16,11 @@ from molink.control.registry.succession import (
     set_moved,
     set_successor,
     successor_of,
+    take_ports,
     take_rest,
 )
 from molink.errors import JoinRefusedError, UserError
-from tests.control.registry.joining import NOW, key, make, request
+from tests.control.registry.joining import HOUR_S, NOW, URL, key, make, request
 
 BESIDE = Successor("/srv/next", 9000, 9003, ("new", "newest"))
 
@@ -126,3 +129,53 @@ def test_who_may_come_back_at_the_first_is_not_shut_out_by_the_second(registry, 
     registry.forget_node("anna", NOW, [one.node_id for one in registry.list_nodes()])
     take_rest(registry, other)
     assert other.admit(key(1), request(make(other), name="anna"), NOW).is_new
+
+
+def test_what_is_done_to_invites_at_the_first_holds_at_the_second(registry, other):
+    shown, gone = make(registry, uses=2), make(registry, name="party")
+    for _ in range(2):
+        follow(registry, other, NOW)
+    assert other.list_invites() == registry.list_invites()
+    assert other.admit(key(1), request(shown), NOW).is_new
+    registry.revoke("party", NOW)
+    registry.admit(key(2), request(shown, name="ben"), NOW)
+    registry.admit(key(3), request(shown, name="cleo"), NOW)
+    follow(registry, other, NOW)
+    assert [one.uses_left for one in other.list_invites()] == [0, 5]
+    with pytest.raises(JoinRefusedError, match="withdrawn"):
+        other.admit(key(4), request(gone, name="dora"), NOW)
+
+
+def test_an_invite_that_was_revoked_at_the_second_never_comes_back(registry, other):
+    for name in ("early", "late"):
+        make(registry, name=name, expires_s=KEEP_ENDED_S * 4)
+    follow(registry, other, NOW)
+    other.revoke("early", NOW)
+    follow(registry, other, NOW)
+    later = NOW + KEEP_ENDED_S + HOUR_S
+    other.make_invite(HOUR_S, 1, "", later)
+    follow(registry, other, later)
+    assert [one.name for one in other.list_invites()] == ["late", ""], "what ended is forgotten"
+
+
+def test_who_is_removed_at_the_first_is_refused_by_the_second(registry, other):
+    eve, ben = joined(registry, 1, "eve"), joined(registry, 2, "ben")
+    move(registry, other, [eve.node_id])
+    registry.remove_node("eve", NOW)
+    follow(registry, other, NOW)
+    assert other.member(eve.node_id) is None and other.member(ben.node_id) is None
+    with pytest.raises(JoinRefusedError, match="removed"):
+        other.admit(key(1), request(name="eve"), NOW)
+
+
+def test_ports_are_handed_on_from_each_to_the_next(registry, other):
+    registry.api_url, registry.broker_port = "http://home:8000", 8001
+    other.api_url, other.url, other.broker_port = "http://home:8010", "https://home:8013", 8011
+    for _ in range(2):
+        taken = take_ports(registry, other)
+        assert taken.api == {8000, 8010} and taken.agents == {8003, 8013}
+        assert taken.broker == {8001, 8011} and other.url == registry.url
+    other.url = "https://home:8013"
+    assert Ports.of(other) == taken, "also at its next start"
+    registry.api_url, registry.url, registry.broker_port = "http://home:8020", URL, 8021
+    assert take_ports(other, registry).api == {8000, 8010, 8020}

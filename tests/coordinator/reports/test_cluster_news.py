@@ -58,7 +58,7 @@ def test_a_pc_is_followed_from_its_coming_to_its_end():
         ("node_lost", "anna is gone"),
         ("unready", f"requests are refused until there is another ring: {WAITS}"),
     ]
-    assert looks.at(report()) == [("node_removed", "anna is removed")]
+    assert looks.at(report()) == [("node_removed", "anna belongs to this coordinator no more")]
     assert [event.node for event in looks.events.after(0)].count("anna") == 5
 
 
