@@ -27,11 +27,12 @@ from molink.coordinator.ring.live_sequence import (
     LiveSequence,
     RequestStalledError,
     Served,
+    newest_to_shed,
     note_prompts,
 )
 from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import Ring
-from molink.coordinator.ring.room_watch import RoomWatch, terms_now
+from molink.coordinator.ring.room_watch import RoomWatch, resumable, terms_now
 from molink.coordinator.ring.token_news import (
     RoundNews,
     news_of,
@@ -49,7 +50,6 @@ from molink.stage_protocol.progress import StageProgress
 from molink.wire.frames import Cancel, ChangeCache, ClearCache, Sampled, SetCodec, Submit
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.recovery.instructions import ResumeRequests
-from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.routing.ring_forecast import RingState
 
 LOSSES_MAX = 8
@@ -168,10 +168,8 @@ class RingClient:
     def shed_newest(self, may_move: Callable[[int], bool]) -> None:
         """Give up the newest request of the lowest priority, unless it is the only one: the PC that
         is `short_of_memory` would end the stage, and with it all of them for a while."""
-        computed = [live for live in self._live.values() if not live.is_held]
-        if len(computed) < 2:
+        if (newest := newest_to_shed(self._live.values())) is None:
             return
-        newest = max(computed, key=lambda live: (live.priority, live.request_id))
         why = f"The memory of {self.short_of_memory} runs short: send the request again later."
         error = RequestStalledError(why) if may_move(newest.tokens) else RingError(why)
         self._give_up(newest, error, is_held=True)
@@ -220,12 +218,8 @@ class RingClient:
         self.is_paused = True
 
     def to_resume(self) -> tuple[tuple[int, int], ...]:
-        """The sequences that can go on; none where layers keep states that cannot go back."""
-        ring = terms_now(self.ring.terms.ring, self.ring.stages)
-        held = {one: live.resumable_tokens for one, live in self._live.items()}
-        if ring.state_slots and not ring.can_go_back:
-            return ()
-        return requests_to_resume(held, ring.kv_tokens_capacity, ring.slots)
+        """The sequences that can go on, and of how many tokens of each the stages hold KV."""
+        return resumable(self._live, terms_now(self.ring.terms.ring, self.ring.stages))
 
     def go_on(self, ring: Ring, going_on: ResumeRequests, reason: str) -> None:
         """Submit all sequences in the ring's next epoch: those that were listed go on where they

@@ -341,6 +341,15 @@ class LiveSequence:
             self.timeline.tokens_came(len(token_ids), now)
 
 
+def newest_to_shed(live: Collection[LiveSequence]) -> LiveSequence | None:
+    """The newest sequence of the lowest priority that the ring computes; None: it computes at most
+    one."""
+    computed = [one for one in live if not one.is_held]
+    if len(computed) < 2:
+        return None
+    return max(computed, key=lambda one: (one.priority, one.request_id))
+
+
 def _too_long(tokens: int, most: int, card: ModelCard) -> InvalidRequestError:
     why = f"The prompt's {tokens} tokens and max_tokens {most} exceed the model's"
     return InvalidRequestError(f"{why} {card.model_len_max}: shorten one. {card.bound}".rstrip())

@@ -18,6 +18,7 @@ from molink.wire.frames import SetCapacity
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.capacity import RingCapacity, least_offered
+from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.units import gb_text
 
 BACK_WITHIN_S = 300.0
@@ -31,6 +32,15 @@ def terms_now(terms: RingTerms, stages: Sequence[AgentStage]) -> RingTerms:
     most, offers = terms.tokens_most, [counted(stage, terms) for stage in stages]
     now = min(most, BLOCK_TOKENS * min(offer.blocks for offer in offers))
     return replace(terms, kv_tokens_capacity=now, kv_tokens_most=0 if now >= most else most)
+
+
+def resumable(live: Mapping[int, LiveSequence], terms: RingTerms) -> tuple[tuple[int, int], ...]:
+    """Ids of the sequences that can go on in a ring's next epoch, and of how many of their first
+    tokens its stages hold KV; none where layers keep states that cannot go back."""
+    if terms.state_slots and not terms.can_go_back:
+        return ()
+    held = {request_id: one.resumable_tokens for request_id, one in live.items()}
+    return requests_to_resume(held, terms.kv_tokens_capacity, terms.slots)
 
 
 @dataclass(slots=True)
