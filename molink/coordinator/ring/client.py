@@ -149,7 +149,7 @@ class RingClient:
         for live in look(self.ring, self._live, self.links.send, now, may_come=may_come):
             error = live.too_long(self.card)
             stalled = RequestStalledError(str(error))
-            self._give_up(live, stalled if may_move(live.tokens) else error, is_held=True)
+            self._give_up(live, stalled if may_move(live.tokens) else error, on_ring=True)
 
     def give_up_stalled(
         self, now: float, may_move: Callable[[int], bool], tail: StageProgress
@@ -172,7 +172,7 @@ class RingClient:
             return
         why = f"The memory of {self.short_of_memory} runs short: send the request again later."
         error = RequestStalledError(why) if may_move(newest.tokens) else RingError(why)
-        self._give_up(newest, error, is_held=True)
+        self._give_up(newest, error, on_ring=True)
 
     async def generate(
         self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
@@ -239,7 +239,7 @@ class RingClient:
         for live in list(self._live.values()):
             live.losses += 1
             if (error := live.cannot_go_on(ring.terms.ring, LOSSES_MAX)) is not None:
-                self._give_up(live, error, is_held=live.request_id in resumed)
+                self._give_up(live, error, on_ring=live.request_id in resumed)
                 continue
             if live.request_id not in resumed:
                 self._number_anew(live)
@@ -247,7 +247,7 @@ class RingClient:
             self._note_place(live)
             if live.timeline is not None:
                 live.timeline.resumed(reason, now)
-            if not live.is_held:
+            if not live.on_hold:
                 self._send(live)
         if self._is_clear_due:  # Of requests that have been submitted again nothing is cached.
             self.clear_cache()
@@ -262,9 +262,9 @@ class RingClient:
             self._adopted = self._adopted - {before} | {live.request_id}
         self._live[live.request_id] = live
 
-    def _give_up(self, live: LiveSequence, error: MolinkError, *, is_held: bool) -> None:
+    def _give_up(self, live: LiveSequence, error: MolinkError, *, on_ring: bool) -> None:
         live.enqueue(error)
-        if is_held and not self.is_paused:
+        if on_ring and not self.is_paused:
             self.links.send(Cancel(live.request_id))
         self._forget(live)
 
@@ -335,8 +335,8 @@ class RingClient:
 
     def _read_on(self, live: LiveSequence) -> None:
         """Its reader has taken an event: go on if it was too slow and has read what there was."""
-        if live.is_held and live.events.empty():
-            live.is_held, live.moved_at = False, time.monotonic()
+        if live.on_hold and live.events.empty():
+            live.on_hold, live.moved_at = False, time.monotonic()
             self._send(live)
             self._note_place(live)
 

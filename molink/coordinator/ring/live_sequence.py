@@ -80,7 +80,7 @@ class Served:
             round_s,
             sum(one.held_tokens for one in live),
             sum(one.is_interrupted for one in live),
-            max((one.moved_at for one in live if one.has_token and not one.is_held), default=0.0),
+            max((one.moved_at for one in live if one.has_token and not one.on_hold), default=0.0),
         )
 
 
@@ -127,7 +127,7 @@ class LiveSequence:
     """Place that it would have among waiting prompts if nothing of it were cached."""
     met: RingState | None = None
     """The ring as it was when it was sent there; None: it was not yet."""
-    is_held: bool = False
+    on_hold: bool = False
     """Whether the ring computes nothing of it until its reader has read on."""
     holds: int = 0
     """How often the sequence was held for its reader."""
@@ -142,7 +142,7 @@ class LiveSequence:
     def lies(self, now: float) -> bool:
         """Whether nothing has come for so long that another ring is better."""
         longest_s = TOKEN_WITHIN_S if self.has_token else FIRST_TOKEN_WITHIN_S
-        return not self.is_held and now - self.moved_at > self.patience * longest_s
+        return not self.on_hold and now - self.moved_at > self.patience * longest_s
 
     def give_up(self, now: float, *, can_move: bool) -> None:
         """Have it go on in another ring, or fail where there is none that `can_move` it."""
@@ -259,7 +259,7 @@ class LiveSequence:
     @property
     def is_interrupted(self) -> bool:
         """Whether its reader has had tokens and waits until their KV is there again."""
-        return bool(self.output) and not self.held_tokens and not self.is_held
+        return bool(self.output) and not self.held_tokens and not self.on_hold
 
     @property
     def is_behind(self) -> bool:
@@ -284,7 +284,7 @@ class LiveSequence:
     def hold(self) -> None:
         """Note that the ring computes nothing of it until its reader has read on; who was too slow
         too often is told so behind what it has not read."""
-        self.is_held, self.holds = True, self.holds + 1
+        self.on_hold, self.holds = True, self.holds + 1
         if self.holds > HOLDS_MAX:
             self.enqueue(
                 InvalidRequestError(
@@ -344,7 +344,7 @@ class LiveSequence:
 def newest_to_shed(live: Collection[LiveSequence]) -> LiveSequence | None:
     """The newest sequence of the lowest priority that the ring computes; None: it computes at most
     one."""
-    computed = [one for one in live if not one.is_held]
+    computed = [one for one in live if not one.on_hold]
     if len(computed) < 2:
         return None
     return max(computed, key=lambda one: (one.priority, one.request_id))

@@ -163,7 +163,7 @@ class RingProspects:
         has_slots = terms.slots is None or len(all_live) <= terms.slots
         has_room = asked <= terms.kv_tokens_capacity and has_slots
         served = [one for one in all_live if one.tokens <= terms.kv_tokens_capacity]
-        waiting = [one for one in served if not one.is_held and _waits(one, now)]
+        waiting = [one for one in served if not one.on_hold and _waits(one, now)]
         return self.watch.look(map(self._waiting, waiting), rows, now, has_room=has_room)
 
     def _waiting(self, live: LiveSequence) -> Waiting:
