@@ -117,7 +117,7 @@ def ring_report(
         requests=cluster.RequestCounts(live - waiting, waiting, without_room),
         wire=cluster.RingCodec(codec.codec, codec.reason, codec.check_passed),
         prefix_cache=None if prospects.mirror is None else client.cache_use.report(head),
-        requests_left_lying=prospects.watch.lying,
+        requests_left_lying=prospects.watch.starved_count,
         number=number,
         forecast=forecast,
         drafters=tuple(_drafter(one) for one in (head or NO_HEALTH).drafters if one.rounds),

@@ -40,7 +40,7 @@ MOVES_MAX = 8
 """A request that has lost so many rings is failed: something about it may be what ends them."""
 
 STALL_PATIENCE = 2.0
-"""Factor by which the time given to a request grows each time that it was left lying: a prompt may
+"""Factor by which the time given to a request grows each time that it was starved: a prompt may
 take any honest ring longer than the last deadline, and rings are not to hand it round for ever."""
 
 WAITING_FOR_RING_MAX = 256

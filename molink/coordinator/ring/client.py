@@ -156,13 +156,15 @@ class RingClient:
     ) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;
         `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
-        those that the head lets lie, as the `tail` and other requests tell."""
+        those that the head starves, as the `tail` and other requests tell."""
         terms = terms_now(self.ring.terms.ring, self.ring.stages)
         self.prospects.lends(lent_stages(self.ring.stages), self._live.values())
-        lying = self.prospects.left_lying(self._live.values(), terms, tail, now)
+        starved = self.prospects.starved(self._live.values(), terms, tail, now)
         for live in self._live.values():
-            can_move = (live.request_id in lying or live.lies(now)) and may_move(live.tokens)
-            if can_move or live.request_id in lying:
+            can_move = (live.request_id in starved or live.is_overdue(now)) and may_move(
+                live.tokens
+            )
+            if can_move or live.request_id in starved:
                 live.give_up(now, can_move=can_move)
 
     def shed_newest(self, may_move: Callable[[int], bool]) -> None:
@@ -180,7 +182,7 @@ class RingClient:
         """Stream one sequence; closing the generator cancels it on the ring.
 
         `output` is what another ring has generated of it: those tokens are computed again and not
-        sent again. `patience`: how many times as long as usual it may lie."""
+        sent again. `patience`: how many times as long as usual it may wait."""
         live = self._adopted_one(request) or self._submit(request, output, patience)
         try:
             while True:

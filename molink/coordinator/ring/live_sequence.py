@@ -104,7 +104,7 @@ class LiveSequence:
     moved_at: float
     """When it was submitted, or its latest token came."""
     patience: float
-    """How many times as long as usual it may lie."""
+    """How many times as long as usual it may wait."""
     cache_salt: str = ""
     wishes: WishedTokens = ()
     timeline: RequestTimeline | None = None
@@ -139,7 +139,7 @@ class LiveSequence:
         if self.timeline is not None:
             self.timeline.numbered(self.request_id)
 
-    def lies(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         """Whether nothing has come for so long that another ring is better."""
         longest_s = TOKEN_WITHIN_S if self.has_token else FIRST_TOKEN_WITHIN_S
         return not self.on_hold and now - self.moved_at > self.patience * longest_s

@@ -16,7 +16,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.routing.admission import RingAdmission
-from molink_scheduler.routing.line_watch import LIES_AFTER_S, STALLED_S, LineWatch, Waiting
+from molink_scheduler.routing.line_watch import STALLED_S, STARVED_AFTER_S, LineWatch, Waiting
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.prefix_mirror import PrefixMirror
 from molink_scheduler.routing.ring_forecast import (
@@ -54,7 +54,7 @@ class RingProspects:
     lent: tuple[LentStage, ...] = ()
     """Stages that have lenders, as they were last looked at."""
     watch: LineWatch = field(default_factory=LineWatch)
-    """Over requests that are left lying."""
+    """Over requests that are starved."""
     _rows_told: int = 0
     """Rows of the tail of which its messages have told."""
     _tail_reports: int = 0
@@ -146,14 +146,14 @@ class RingProspects:
         held_tokens = sum(live.held_tokens for live in all_live if live.has_token)
         self.lent, self.pace.waits_s = stages, lender_waits_s(stages, held_tokens)
 
-    def left_lying(
+    def starved(
         self,
         all_live: Collection[LiveSequence],
         terms: RingTerms,
         tail: StageProgress,
         now: float,
     ) -> set[int]:
-        """Ids of the sequences that the ring's head lets lie. `tail`: what its last stage reports.
+        """Ids of the sequences that the ring's head starves. `tail`: what its last stage reports.
         Its rows that became no tokens are of prompts."""
         if tail.reports < self._tail_reports:  # Another stage is the tail.
             self.watch.begin_anew()
@@ -169,7 +169,7 @@ class RingProspects:
     def _waiting(self, live: LiveSequence) -> Waiting:
         prompt_s = self.pace.pace.prefill_s(live.known_tokens, self.line.running)
         lent_s = prompt_waits_s(self.lent, math.inf, 0, live.known_tokens)
-        patience_s = live.patience * (LIES_AFTER_S + prompt_s + lent_s + self.round_s)
+        patience_s = live.patience * (STARVED_AFTER_S + prompt_s + lent_s + self.round_s)
         return Waiting(live.request_id, self._place(live, 0), patience_s)
 
     def _place(self, live: LiveSequence, cached_tokens: int) -> tuple[int, int]:

@@ -310,7 +310,7 @@ class RingSupervisor:
                     client.clear_cache()
             client.give_up_stalled(now, has_other, stages[-1])
             if client.prospects.watch.is_habit(now):
-                raise self._stuck(Stuck.letting_lie(len(stages)))
+                raise self._stuck(Stuck.starving(len(stages)))
             short = [one for one in self.stages if one.health and one.health.host_is_short]
             client.short_of_memory = short[0].name if short else ""
             if short:
