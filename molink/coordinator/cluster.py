@@ -139,7 +139,7 @@ def run_cluster(
     news = ClusterNews(service.cluster, service.events, service.watch)
     kept = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
     kept += [lending.run()] if lending is not None else []
-    for work in (*map(service.go_on, unfinished), *kept):
+    for work in (*map(service.finish_earlier, unfinished), *kept):
         tasks.create_task(work)
     given_by = partial(given_by_pc, hub.registry, ledger)
     thanks = _thanks(hub.book, ledger, service)

@@ -158,7 +158,7 @@ class StageLoop:
             if isinstance(command, LoadStage):
                 self._extend(command)
             command = self._next_epoch()
-        self._go_on(command)
+        self._enter_epoch(command)
 
     def _offer(self, wanted: SetRoom) -> None:
         """Offer the ring as much room as is wanted and there are places for; what is to be given
@@ -181,17 +181,17 @@ class StageLoop:
         if more.links is not present.links:
             present.links.close()
 
-    def _go_on(self, command: EnterRing) -> None:
+    def _enter_epoch(self, command: EnterRing) -> None:
         """Enter the ring's next epoch, with the weights and what else survivors keep."""
         resume, source, log = resume_of(command), self.core.core.source, self.sent.log
         kept = self.engine.rows_kept(resume, source.computed_tokens(), log.has)
         if kept.blocks is not None:
             source.room.begin(kept.blocks)
-        kept = self.cache.go_on(kept, self.layers.block_bytes, command.epoch)
+        kept = self.cache.begin_epoch(kept, self.layers.block_bytes, command.epoch)
         stays = kept.chains_stay
         for request_id in kept.gone:
             self._forget(Release(request_id))
-        log.go_on(resume.without(kept.missing))
+        log.begin_epoch(resume.without(kept.missing))
         self._rows.clear()
         self._late.clear()
         self.drafting.begin_epoch()

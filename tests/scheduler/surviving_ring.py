@@ -207,7 +207,7 @@ class SurvivingRing(ToyRing):
     def enter(self, attempt: int, stage: ToyStage, resume: Resume) -> PlaceReady:
         """A stage enters the epoch; with what it cannot go on, and what it has cached."""
         computed = stage.computed_tokens()
-        missing = stage.layers.go_on(resume, computed, stage.log.has)
+        missing = stage.layers.begin_epoch(resume, computed, stage.log.has)
         resume = resume.without(missing)
         is_extended = len(stage.layers.parts()) > 1
         keeps = dict(resume.requests if is_extended else resume.keeps)
@@ -217,7 +217,7 @@ class SurvivingRing(ToyRing):
         held = {one for part in stage.layers.parts() for one in part.kv}
         for request_id in held - keeps.keys():
             stage.release(request_id)
-        stage.log.go_on(resume)
+        stage.log.begin_epoch(resume)
         for part in stage.layers.parts():
             if not resume.chains_stay:
                 part.cached.clear()

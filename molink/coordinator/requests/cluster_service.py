@@ -225,7 +225,7 @@ class ClusterService:
                 self._note_move(timeline, ring, error)
         raise RingError(f"The request's ring was lost {MOVES_MAX} times: send it again later.")
 
-    async def go_on(self, request: GenerationRequest) -> None:
+    async def finish_earlier(self, request: GenerationRequest) -> None:
         """Go on with a request of an earlier coordinator: its client may read the answer later."""
         with self.guard, suppress(MolinkError):  # It is kept with the answer.
             async with aclosing(self.generate(request)) as events:

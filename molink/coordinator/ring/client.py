@@ -3,7 +3,7 @@
 It is not on the path of a round: the tail sends each token to the head, which starts the next
 round, and a copy here for the user.
 
-When the ring loses a stage and goes on (`pause`, `go_on`), its sequences wait. Each goes on from
+When the ring loses a stage and goes on (`pause`, `resume`), its sequences wait. Each goes on from
 the tokens that have come here, which all survivors have computed: a token that was drawn and has
 not come is drawn again, the same.
 
@@ -199,7 +199,7 @@ class RingClient:
                     self.links.send(Cancel(live.request_id))
 
     def adopt(self, request: GenerationRequest) -> None:
-        """Go on with what an earlier coordinator had this ring compute, once `go_on` is called."""
+        """Go on with what an earlier coordinator had this ring compute, once `resume` is called."""
         before = request.log.before if request.log is not None else None
         assert before is not None and before.place is not None, "a ring has computed it"
         live = self._submit(request, before.token_ids, 1.0, before.place.request_id)
@@ -223,20 +223,20 @@ class RingClient:
         """The sequences that can go on, and of how many tokens of each the stages hold KV."""
         return resumable(self._live, terms_now(self.ring.terms.ring, self.ring.stages))
 
-    def go_on(self, ring: Ring, going_on: ResumeRequests, reason: str) -> None:
+    def resume(self, ring: Ring, requests: ResumeRequests, reason: str) -> None:
         """Submit all sequences in the ring's next epoch: those that were listed go on where they
         are, but for those that some stage is missing; others are computed anew. Of what stages have
         cached it keeps what all of them hold."""
         now = time.monotonic()
         self.ring, self.is_paused = ring, False
         self._room.tell(ring, self.links.send)
-        if going_on.cached is not None:
-            retained = going_on.cached
+        if requests.cached is not None:
+            retained = requests.cached
             self.links.send(ChangeCache(retained.emptied if self._is_clear_due else retained))
         self.prospects.begins_anew()
         self._set_codec(self.codec.codec)
-        resumed = (going_on.listed & self._live.keys()) - going_on.missing
-        for request_id in going_on.listed - resumed:
+        resumed = (requests.listed & self._live.keys()) - requests.missing
+        for request_id in requests.listed - resumed:
             self.links.send(Cancel(request_id))
         for live in list(self._live.values()):
             live.losses += 1

@@ -118,7 +118,7 @@ class RingClientLinks:
             if message is not STALE:
                 return message if isinstance(message, Sampled) else TailRefused()
 
-    async def go_on(self, epoch: int, head_address: str, head_key: str | None = None) -> None:
+    async def begin_epoch(self, epoch: int, head_address: str, head_key: str | None = None) -> None:
         """Take messages of the ring's next epoch only, and lead to its head, which may be another
         one. Raises RingError when that does not answer."""
         self._links.epoch = epoch

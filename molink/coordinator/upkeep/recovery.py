@@ -64,7 +64,7 @@ class Resumption:
     """Ring whose stages have all joined its next epoch."""
 
     ring: Ring
-    going_on: ResumeRequests
+    requests: ResumeRequests
     reason: str
     """Why there is another epoch, a sentence."""
 
@@ -166,8 +166,8 @@ class Recovery:
                     self._advance(ring, RequestsListed(self._attempt, client.to_resume()))
                 case JoinEpoch(resumes):
                     ring = await self._join(ring, resumes)
-                case ResumeRequests() as going_on:
-                    return Resumption(ring, going_on, reason)
+                case ResumeRequests() as requests:
+                    return Resumption(ring, requests, reason)
                 case TooSmall(place, lacks):
                     raise _too_small(stages[place], lacks)
                 case EndRing(why):

@@ -225,8 +225,8 @@ class RingSupervisor:
             else:
                 client = self._serving.client
                 async with asyncio.timeout(self.recovery.left_s):
-                    await self.endpoint.go_on(ring)
-                self._go_on(client, resumption)
+                    await self.endpoint.begin_epoch(ring)
+                self._resume(client, resumption)
                 if not self.has_served:
                     self._take_requests()
                 tasks.create_task(client.run())
@@ -269,16 +269,16 @@ class RingSupervisor:
                 wide = f"layers {first} to {end - 1}, with what was lost beside its own"
                 self._note("plan", f"goes on with {stage.name} for {wide}")
 
-    def _go_on(self, client: RingClient, resumption: Resumption) -> None:
-        reason, going_on = resumption.reason, resumption.going_on
+    def _resume(self, client: RingClient, resumption: Resumption) -> None:
+        reason, requests = resumption.reason, resumption.requests
         client.whole_card = self.endpoint.fitting(resumption.ring)
-        client.go_on(resumption.ring, going_on, reason)
+        client.resume(resumption.ring, requests, reason)
         elapsed_s, loading_s = self.recovery.succeeded(resumption.ring)
-        kept = len(going_on.listed - going_on.missing)
+        kept = len(requests.listed - requests.missing)
         if self.state is RingState.RESUMING:
             self.state = RingState.SERVING
         times = f"{elapsed_s:.1f} s after a loss, {loading_s:.1f} of them to load"
-        holding = f"with the KV of {kept} requests, {going_on.behind_tokens} tokens behind"
+        holding = f"with the KV of {kept} requests, {requests.behind_tokens} tokens behind"
         self._note("ring_resumed", f"goes on {times}, {holding}: {reason}")
         self.wake.set()
 

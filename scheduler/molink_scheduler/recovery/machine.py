@@ -40,7 +40,7 @@ from molink_scheduler.recovery.instructions import (
     Serve,
     TooSmall,
 )
-from molink_scheduler.recovery.joining import going_on, lacks, resumes
+from molink_scheduler.recovery.joining import lacks, resume_requests, resumes
 from molink_scheduler.recovery.searching import (
     is_in_vain,
     next_question,
@@ -158,7 +158,7 @@ def _moved_on(
             state = replace(state, ready=(*state.ready, event))
             if len({one.place for one in state.ready}) < len(state.members):
                 return state, ()
-            return replace(state, phase=Phase.GOING_ON), (going_on(state, state.ready),)
+            return replace(state, phase=Phase.GOING_ON), (resume_requests(state, state.ready),)
 
 
 def _all_loaded(state: RingRecovery, now: float) -> Step:

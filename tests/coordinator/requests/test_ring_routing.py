@@ -197,7 +197,7 @@ async def test_a_ring_that_lost_a_stage_has_nothing_cached():
         assert client.prospects.mirror.tree.blocks
         client.pause()
         ring = SimpleNamespace(stages=[FakeStage("anna")], terms=client.ring.terms, epoch=2)
-        client.go_on(ring, going_on(), "a stage was lost")
+        client.resume(ring, going_on(), "a stage was lost")
         assert not client.prospects.mirror.tree.blocks
 
 

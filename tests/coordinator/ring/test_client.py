@@ -114,11 +114,11 @@ async def test_a_cache_that_is_cleared_while_its_ring_is_paused_is_cleared_when_
         await s.submitted()
         s.client.pause()
         s.client.clear_cache()
-        s.client.go_on(s.client.ring, going_on(), "lost")
+        s.client.resume(s.client.ring, going_on(), "lost")
         kinds = [type(one) for one in s.links.sent]
         assert kinds[-2:] == [Submit, ClearCache] and kinds.count(ClearCache) == 1
         s.client.pause()
-        s.client.go_on(s.client.ring, going_on(), "lost")
+        s.client.resume(s.client.ring, going_on(), "lost")
         assert [type(one) for one in s.links.sent].count(ClearCache) == 1
         answer.cancel()
 

@@ -48,7 +48,7 @@ async def test_in_the_next_epoch_the_head_hears_of_it_before_anything_is_asked_o
         s.client.pause()
         s.stages[1].offer = Offer(2, 1)
         s.client.take_room(nowhere)
-        s.client.go_on(next_ring(s), going_on(), "lost")
+        s.client.resume(next_ring(s), going_on(), "lost")
         s.client.take_room(nowhere)
         assert s.links.sent[1:] == [SetCapacity(RingCapacity(1, (0, 2))), SetCodec("raw")]
 

@@ -117,7 +117,7 @@ async def test_a_lost_stage_does_not_bring_him_back():
         s.client.pause()
         assert s.client.to_resume() == ()
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), going_on(), "lost")
+        s.client.resume(next_ring(s), going_on(), "lost")
         assert not any(isinstance(one, Submit) for one in s.links.sent)
         await reader.events.aclose()
         await asyncio.wait_for(s.client.until_idle(), 1)

@@ -170,7 +170,7 @@ async def test_a_request_goes_on_behind_all_tokens_of_its_last_message():
         listed = dict(s.client.to_resume())
         assert listed == {request_id: 5}, "two of the prompt, and three drafts that came true"
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), going_on(listed), "lost")
+        s.client.resume(next_ring(s), going_on(listed), "lost")
         assert s.links.sent[-1].request.output == (7, 8, 9, 10)
         s.links.tell(TokenSample(request_id, 11), TokenSample(request_id, 12, LENGTH))
         assert await answer == [7, 8, 9, 10, 11, 12]
@@ -203,7 +203,7 @@ async def test_a_prediction_goes_to_the_head_and_on_with_the_request():
         request_id = await s.submitted()
         assert s.links.sent[-1].request.prediction == (5, 6)
         s.client.pause()
-        s.client.go_on(next_ring(s), going_on(), "lost")
+        s.client.resume(next_ring(s), going_on(), "lost")
         assert s.links.sent[-1].request.prediction == (5, 6)
         assert s.links.sent[-1].request.request_id > request_id
         answer.cancel()

@@ -181,9 +181,9 @@ class FakeClient:
         self.adopted.append(request)
         self.listed += ((request.log.before.place.request_id, request.log.before.held_tokens),)
 
-    def go_on(self, ring, going_on, reason):
+    def resume(self, ring, requests, reason):
         self.ring = ring
-        self.went_on.append((ring.epoch, going_on.listed, going_on.missing))
+        self.went_on.append((ring.epoch, requests.listed, requests.missing))
 
     async def choose_codec(self, wanted):
         pass
@@ -256,7 +256,7 @@ class FakeEndpoint:
         self.world.clients.append(client)
         return client
 
-    async def go_on(self, ring):
+    async def begin_epoch(self, ring):
         pass
 
     def fitting(self, ring):
