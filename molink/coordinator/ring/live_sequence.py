@@ -179,7 +179,7 @@ class LiveSequence:
         tokens, most = len(request.prompt_token_ids), request.sampling.max_tokens
         if tokens + most > card.model_len_max:
             raise _too_long(tokens, most, card)
-        card.check_words(chain(request.prompt_token_ids, output, request.sampling.named))
+        card.check_token_ids(chain(request.prompt_token_ids, output, request.sampling.named))
         text = None
         if card.tokenizer is not None:
             text = TextStream.of(card.tokenizer, request.sampling)

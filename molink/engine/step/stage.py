@@ -327,8 +327,8 @@ class StageExecutor:
     ) -> StepOutput:
         wanted = TailRows()
         if self.is_tail:
-            words = self.description.vocabulary_size
-            wanted = TailRows.of(batch, self._histories, words, self.device)
+            vocabulary_size = self.description.vocabulary_size
+            wanted = TailRows.of(batch, self._histories, vocabulary_size, self.device)
         ids = self._forward.ids(batch, token_ids)
         rows_TD = self._forward.rows_in(batch, hidden_TD, self._transfers)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
