@@ -119,10 +119,10 @@ def run_cluster(
         own = [hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble]
         own += [lending.rings.trouble] if lending is not None else []
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
-        told, lent = service_report(service, nodes, own), cell.report() if cell else None
+        base, lent = service_report(service, nodes, own), cell.report() if cell else None
         room = free_bytes(live.path.parent)
         return replace(
-            told, audits=auditor.report(), relay=relay(), cell=lent, disk_free_bytes=room
+            base, audits=auditor.report(), relay=relay(), cell=lent, disk_free_bytes=room
         )
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))

@@ -209,18 +209,18 @@ class RingPairs:
         return next(link for (to, ids), link in self._links.items() if to == taker and giver in ids)
 
     def _is_linked(self, ends: Ends) -> bool:
-        number, told = self._link(ends).number, [_reported_pair(stage) for stage in ends]
-        return all(one is not None and one.linked and one.number == number for one in told)
+        number, reported = self._link(ends).number, [_reported_pair(stage) for stage in ends]
+        return all(one is not None and one.linked and one.number == number for one in reported)
 
     def _wanted(self, ends: Ends) -> dict[str, Pairing]:
         """What both ends are to be, by their nodes: the one that hands over once it is known where
         the other listens."""
         (giver, taker), link = ends, self._link(ends)
-        wanted, told = {taker.node.node_id: Pairing(link=link)}, _reported_pair(taker)
-        if told is not None and told.number == link.number and told.port:
+        wanted, reported = {taker.node.node_id: Pairing(link=link)}, _reported_pair(taker)
+        if reported is not None and reported.number == link.number and reported.port:
             path = self._path(giver.node, taker.node)
             host = _host(path) if path is not None else LOCALHOST
-            there = replace(link, host=host, port=told.port)
+            there = replace(link, host=host, port=reported.port)
             wanted[giver.node.node_id] = Pairing(sends=True, link=there)
         return wanted
 
@@ -257,20 +257,20 @@ def _reported_pair(stage: AgentStage) -> PairHealth | None:
     return stage.health.pair if stage.health is not None else None
 
 
-def _matches(told: PairHealth | None, pairing: Pairing | None) -> bool:
+def _matches(reported: PairHealth | None, pairing: Pairing | None) -> bool:
     """Whether a stage is the end that it is to be."""
-    if told is None or pairing is None or pairing.link is None:
-        return told is None and pairing is None
-    is_there = not pairing.sends or told.port == pairing.link.port
-    return (told.number, told.sends) == (pairing.link.number, pairing.sends) and is_there
+    if reported is None or pairing is None or pairing.link is None:
+        return reported is None and pairing is None
+    is_there = not pairing.sends or reported.port == pairing.link.port
+    return (reported.number, reported.sends) == (pairing.link.number, pairing.sends) and is_there
 
 
 def _why_not_linked(pairs: Sequence[Ends]) -> str:
     """Why stages are not linked that are paired, a clause."""
     for giver, taker in pairs:
-        told = _reported_pair(giver)
-        if told is not None and told.why:
-            return f"{giver.name} does not reach {taker.name}: {told.why.rstrip('.')}"
+        reported = _reported_pair(giver)
+        if reported is not None and reported.why:
+            return f"{giver.name} does not reach {taker.name}: {reported.why.rstrip('.')}"
     return "their stages are being linked"
 
 

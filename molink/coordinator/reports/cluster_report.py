@@ -185,14 +185,14 @@ def _stage(stage: AgentStage) -> cluster.StageReport:
 
 
 def _lender(stage: AgentStage) -> StageLenderReport | None:
-    told = (stage.health or NO_HEALTH).lender
-    if told is None:
+    health = (stage.health or NO_HEALTH).lender
+    if health is None:
         return None
     return StageLenderReport(
-        own_tokens=told.kv_tokens_own,
-        borrowed_tokens=max(0, BLOCK_TOKENS * stage.offer.blocks - told.kv_tokens_own),
-        held_tokens=told.kv_tokens_away,
-        step_wait_s=told.step_wait_s,
+        own_tokens=health.kv_tokens_own,
+        borrowed_tokens=max(0, BLOCK_TOKENS * stage.offer.blocks - health.kv_tokens_own),
+        held_tokens=health.kv_tokens_away,
+        step_wait_s=health.step_wait_s,
         lender=stage.lender,
     )
 

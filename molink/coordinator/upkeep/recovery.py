@@ -183,10 +183,10 @@ class Recovery:
 
     def _advance(self, ring: Ring, event: Event) -> None:
         before, now = self._state or _as_it_serves(ring), self.clock()
-        self._state, told = recover(before, event, now)
-        self._todo.extend(told)
-        if self.note is not None and (told or not isinstance(event, StageSilent)):
-            self.note(before, event, now, told)
+        self._state, instructions = recover(before, event, now)
+        self._todo.extend(instructions)
+        if self.note is not None and (instructions or not isinstance(event, StageSilent)):
+            self.note(before, event, now, instructions)
 
     @property
     def _attempt(self) -> int:

@@ -232,6 +232,6 @@ class CardLender(DeviceLender):
         """The same of the card; None: none lends, or has lent."""
         if not self.device or not (self.owner.limits.limits.lend_gpu_bytes or self.runs):
             return None
-        told = self.facts()
-        fields = {name: getattr(told, name) for name in LenderFacts.model_fields}
+        facts = self.facts()
+        fields = {name: getattr(facts, name) for name in LenderFacts.model_fields}
         return CardFacts(**fields, device=self.device, bytes_per_s=self.bytes_per_s)
