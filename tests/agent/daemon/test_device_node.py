@@ -12,7 +12,7 @@ from molink.control.messages.payloads import (
     ShadowOrder,
     WeightsSource,
 )
-from molink.control.versions import UNTOLD
+from molink.control.versions import PROTOCOL_IF_UNSTATED
 from molink.errors import JoinRefusedError
 from molink.wire.protocol import PROTOCOL_VERSION
 from molink_agent.daemon import device_node
@@ -150,7 +150,7 @@ def test_a_stage_is_let_go_that_nobody_claims():
     ("speaks", "where"),
     [
         ((PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 2), "on that PC"),
-        ((UNTOLD, UNTOLD), "on the coordinator's machine"),
+        ((PROTOCOL_IF_UNSTATED, PROTOCOL_IF_UNSTATED), "on the coordinator's machine"),
     ],
 )
 async def test_an_owner_reads_who_is_to_update_and_nothing_is_computed(tmp_path, speaks, where):
