@@ -117,7 +117,7 @@ def check_roles(roles: Sequence[Role], path: str, splits: Iterable[tuple[int, in
 
 
 def _cached_tokens(ring: ServingRing, request: GenerationRequest) -> int:
-    return ring.client.met_by(request, ring.tokens_per_s).cached_tokens
+    return ring.client.state_for(request, ring.tokens_per_s).cached_tokens
 
 
 def _may_be_handed(request: GenerationRequest, cached_tokens: int) -> bool:

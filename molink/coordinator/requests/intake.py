@@ -98,13 +98,13 @@ class Intake:
         known = len(request.prompt_token_ids) + output_tokens
         session = request.named_session
         home = self.homes.of(session)
-        met = [(ring, _met(ring, request, home)) for ring in rings]
+        candidates = [(ring, _state_for(ring, request, home)) for ring in rings]
         targets = request.targets
         if targets.are_set and not accepted:
-            met = _admitting(met, request, targets)
-        states = [state for _, state in met]
+            candidates = _admitting(candidates, request, targets)
+        states = [state for _, state in candidates]
         left_tokens = request.sampling.max_tokens - output_tokens
-        ring, state = met[choose_ring(self.routing, states, known, left_tokens, draw)]
+        ring, state = candidates[choose_ring(self.routing, states, known, left_tokens, draw)]
         if ring.client.prospects.pace.is_known(state, known):
             timeline.promised(
                 forecast_ttft_s(state, known),
@@ -115,25 +115,27 @@ class Intake:
         return ring
 
 
-def _met(ring: ServingRing, request: GenerationRequest, home: int | None) -> RingState:
-    """A ring as the request meets it, whose session is at home on ring `home`."""
-    state = ring.client.met_by(request, ring.tokens_per_s)
+def _state_for(ring: ServingRing, request: GenerationRequest, home: int | None) -> RingState:
+    """State of a ring that the request would find, whose session is at home on ring `home`."""
+    state = ring.client.state_for(request, ring.tokens_per_s)
     return replace(state, is_home=True) if ring.number == home else state
 
 
 def _admitting(
-    met: Sequence[tuple[ServingRing, RingState]], request: GenerationRequest, targets: Targets
+    candidates: Sequence[tuple[ServingRing, RingState]],
+    request: GenerationRequest,
+    targets: Targets,
 ) -> list[tuple[ServingRing, RingState]]:
     """Rings that are forecast to meet the targets, or whose pace nobody knows. Raises
     OverloadedError when there is none."""
     known, prompt_tokens = [], len(request.prompt_token_ids)
-    for ring, state in met:
+    for ring, state in candidates:
         prospects = ring.client.prospects
         if prospects.pace.is_known(state, prompt_tokens):
             verdict = prospects.admission.decide(state, prompt_tokens, targets, request.priority)
             known.append((ring, verdict))
     refusing = [ring for ring, verdict in known if not verdict.admitted]
-    admitting = [(ring, state) for ring, state in met if ring not in refusing]
+    admitting = [(ring, state) for ring, state in candidates if ring not in refusing]
     if not admitting:
         raise _refusal([verdict for _, verdict in known], targets)
     return admitting

@@ -98,8 +98,8 @@ class RingClient:
         """The model as the ring lets requests in now."""
         return self._room.card(self.whole_card)
 
-    def met_by(self, request: GenerationRequest, tokens_per_s: float) -> RingState:
-        """The ring as a request would meet it that came now."""
+    def state_for(self, request: GenerationRequest, tokens_per_s: float) -> RingState:
+        """State of the ring that a request sent now would find."""
         return self.prospects.state(request, self._live.values(), tokens_per_s)
 
     async def run(self) -> None:

@@ -125,8 +125,8 @@ class LiveSequence:
     """Its place among prompts that wait on the ring (`prompt_order`)."""
     place_uncached: int = 0
     """Place that it would have among waiting prompts if nothing of it were cached."""
-    met: RingState | None = None
-    """The ring as it was when it was sent there; None: it was not yet."""
+    state_when_sent: RingState | None = None
+    """State of its ring when it was sent there; None: it was not yet."""
     on_hold: bool = False
     """Whether the ring computes nothing of it until its reader has read on."""
     holds: int = 0
@@ -297,7 +297,7 @@ class LiveSequence:
     def uncomputed_tokens(self) -> int:
         """Tokens that the ring must compute before the first that it generates, as far as it is
         known here."""
-        cached = 0 if self.met is None else self.met.cached_tokens
+        cached = 0 if self.state_when_sent is None else self.state_when_sent.cached_tokens
         done = 0 if self.timeline is None else self.timeline.prompt_tokens_done
         return max(1, self.known_tokens - max(cached, done))
 

@@ -105,8 +105,8 @@ class RingProspects:
     def sent(self, live: LiveSequence, others: Iterable[LiveSequence], now: float) -> None:
         """The ring is to compute a sequence."""
         if not live.has_token and live.wait is None:
-            live.met = self.state(live, (one for one in others if one is not live))
-            cached = live.met.cached_tokens
+            live.state_when_sent = self.state(live, (one for one in others if one is not live))
+            cached = live.state_when_sent.cached_tokens
             live.place = self.order.join(max(1, live.known_tokens - cached))
             live.place_uncached = live.place + self.order.times * cached
             if self.mirror is not None:
@@ -117,11 +117,11 @@ class RingProspects:
 
     def was_cached(self, live: LiveSequence, tokens: int) -> None:
         """The ring says how much of a sequence it had cached; what cannot be is left out."""
-        if live.met is None or not 0 <= tokens < live.known_tokens:
+        if live.state_when_sent is None or not 0 <= tokens < live.known_tokens:
             return
-        if self.mirror is not None and tokens < live.met.cached_tokens:
-            self.mirror.missed(live.met.cached_tokens - tokens)
-        live.met = replace(live.met, cached_tokens=tokens)
+        if self.mirror is not None and tokens < live.state_when_sent.cached_tokens:
+            self.mirror.missed(live.state_when_sent.cached_tokens - tokens)
+        live.state_when_sent = replace(live.state_when_sent, cached_tokens=tokens)
 
     def round_came(self, live: LiveSequence, tokens: int, rows: int, now: float) -> None:
         """A sequence has its next tokens, all in one message; so many rows became of them, and of
@@ -134,9 +134,11 @@ class RingProspects:
             self.gaps, self.gaps_s = self.gaps + 1, self.gaps_s + elapsed_s
             self.line.round_came(elapsed_s)
             self.pace.round_came(max(0, self.line.running - 1), elapsed_s, tokens)
-        elif live.met is not None and live.wait is not None and not live.losses:
-            self.watch.began(live.request_id, self._place(live, live.met.cached_tokens))
-            self.pace.first_token_came(live.met, live.known_tokens, now - live.wait.since)
+        elif live.state_when_sent is not None and live.wait is not None and not live.losses:
+            self.watch.began(live.request_id, self._place(live, live.state_when_sent.cached_tokens))
+            self.pace.first_token_came(
+                live.state_when_sent, live.known_tokens, now - live.wait.since
+            )
         live.has_token, live.moved_at = True, now
         live.begin(self.line, now)
 

@@ -112,7 +112,7 @@ async def test_who_comes_meanwhile_waits_for_the_same_beginning():
         assert await rings.ask(prompt(2, 0, tokens=640)) == 1
         assert await rings.ask(prompt(1, 2)) == 0
         newcomer = GenerationRequest((3,) * 400, SamplingParams(1))
-        assert rings.rings[0].client.met_by(newcomer, 1.0).waiting_tokens == 330 + 10
+        assert rings.rings[0].client.state_for(newcomer, 1.0).waiting_tokens == 330 + 10
 
 
 async def test_a_session_stays_on_its_ring_though_its_requests_begin_apart():

@@ -153,7 +153,7 @@ class FakeClient:
     def __post_init__(self):
         self.idle.set()
 
-    def met_by(self, request, tokens_per_s):
+    def state_for(self, request, tokens_per_s):
         state = self.prospects.state(request, (), tokens_per_s)
         return replace(state, outstanding_tokens=self.outstanding_tokens)
 
