@@ -56,7 +56,7 @@ class Intake:
         now = time.monotonic()
         if not rings or not all(ring.is_full(self.wait_s_max, now) for ring in rings):
             return None
-        lines = [ring.client.prospects.line for ring in rings]
+        lines = [ring.client.forecaster.line for ring in rings]
         wait_s = max(1.0, min(line.wait_s(now) or WAIT_S for line in lines))
         waiting, running = (
             sum(line.waiting for line in lines),
@@ -71,7 +71,7 @@ class Intake:
     def trouble(self, rings: Sequence[ServingRing]) -> str:
         """Sentence where the operator's targets refuse everybody, as tokens follow each other more
         slowly on each of these rings when they are idle; empty: they do not, or nobody knows."""
-        paces = [ring.client.prospects.pace for ring in rings]
+        paces = [ring.client.forecaster.pace for ring in rings]
         round_s = min((one.pace.tpot_alone_s for one in paces), default=0.0)
         wanted_s = self.targets.between_tokens_s
         if round_s <= wanted_s or not all(one.has_learned for one in paces):
@@ -105,7 +105,7 @@ class Intake:
         states = [state for _, state in candidates]
         left_tokens = request.sampling.max_tokens - output_tokens
         ring, state = candidates[choose_ring(self.routing, states, known, left_tokens, draw)]
-        if ring.client.prospects.pace.is_known(state, known):
+        if ring.client.forecaster.pace.is_known(state, known):
             timeline.promised(
                 forecast_ttft_s(state, known),
                 forecast_tpot_s(state, known),
@@ -130,9 +130,9 @@ def _admitting(
     OverloadedError when there is none."""
     known, prompt_tokens = [], len(request.prompt_token_ids)
     for ring, state in candidates:
-        prospects = ring.client.prospects
-        if prospects.pace.is_known(state, prompt_tokens):
-            verdict = prospects.admission.decide(state, prompt_tokens, targets, request.priority)
+        forecaster = ring.client.forecaster
+        if forecaster.pace.is_known(state, prompt_tokens):
+            verdict = forecaster.admission.decide(state, prompt_tokens, targets, request.priority)
             known.append((ring, verdict))
     refusing = [ring for ring, verdict in known if not verdict.admitted]
     admitting = [(ring, state) for ring, state in candidates if ring not in refusing]

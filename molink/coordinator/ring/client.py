@@ -21,6 +21,7 @@ from typing import assert_never
 
 from molink.coordinator.ring.cache_use import CacheUse
 from molink.coordinator.ring.codec_check import checked_codec
+from molink.coordinator.ring.forecaster import RingForecaster
 from molink.coordinator.ring.lent_room import lent_stages
 from molink.coordinator.ring.links import HeadLost, HeadSilent, RingClientLinks, TailRefused
 from molink.coordinator.ring.live_sequence import (
@@ -30,7 +31,6 @@ from molink.coordinator.ring.live_sequence import (
     newest_to_shed,
     note_prompts,
 )
-from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import Ring
 from molink.coordinator.ring.room_watch import RoomWatch, resumable, terms_now
 from molink.coordinator.ring.token_news import (
@@ -73,7 +73,7 @@ class RingClient:
     codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
     tokens_sent: int = 0  # To users since the start.
-    prospects: RingProspects = field(init=False)
+    forecaster: RingForecaster = field(init=False)
     """By which newcomers are sent here or elsewhere."""
     _live: dict[int, LiveSequence] = field(default_factory=dict)
     _next_request_id: int = 1
@@ -91,7 +91,7 @@ class RingClient:
 
     def __post_init__(self) -> None:
         self._idle.set()
-        self.prospects = RingProspects.of(self.ring.terms.ring)
+        self.forecaster = RingForecaster.of(self.ring.terms.ring)
 
     @property
     def card(self) -> ModelCard:
@@ -100,7 +100,7 @@ class RingClient:
 
     def state_for(self, request: GenerationRequest, tokens_per_s: float) -> RingState:
         """State of the ring that a request sent now would find."""
-        return self.prospects.state(request, self._live.values(), tokens_per_s)
+        return self.forecaster.state(request, self._live.values(), tokens_per_s)
 
     async def run(self) -> None:
         """Hand out tokens until cancelled. Raises StageError when the head is lost, RingError when
@@ -134,7 +134,7 @@ class RingClient:
 
     def served(self) -> Served:
         """What the ring has brought its users."""
-        return Served.of(self._live.values(), self.tokens_sent, self.prospects.round_s)
+        return Served.of(self._live.values(), self.tokens_sent, self.forecaster.round_s)
 
     def note_prompts(self, head: StageHealth, now: float) -> None:
         """Take what the head reports of its prompts into the timelines."""
@@ -158,8 +158,8 @@ class RingClient:
         `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
         those that the head starves, as the `tail` and other requests tell."""
         terms = terms_now(self.ring.terms.ring, self.ring.stages)
-        self.prospects.lends(lent_stages(self.ring.stages), self._live.values())
-        starved = self.prospects.starved(self._live.values(), terms, tail, now)
+        self.forecaster.lenders_changed(lent_stages(self.ring.stages), self._live.values())
+        starved = self.forecaster.starved(self._live.values(), terms, tail, now)
         for live in self._live.values():
             can_move = (live.request_id in starved or live.is_overdue(now)) and may_move(
                 live.tokens
@@ -233,7 +233,7 @@ class RingClient:
         if requests.cached is not None:
             retained = requests.cached
             self.links.send(ChangeCache(retained.emptied if self._is_clear_due else retained))
-        self.prospects.begins_anew()
+        self.forecaster.cache_lost()
         self._set_codec(self.codec.codec)
         resumed = (requests.listed & self._live.keys()) - requests.missing
         for request_id in requests.listed - resumed:
@@ -257,7 +257,7 @@ class RingClient:
     def _number_anew(self, live: LiveSequence) -> None:
         """Make it a new request for the ring, of which nothing is held."""
         del self._live[live.request_id]
-        self.prospects.left(live, time.monotonic(), has_ended=False)
+        self.forecaster.sequence_left(live, time.monotonic(), has_ended=False)
         before = live.request_id
         live.begin_anew(self._take_number())
         if before in self._adopted:
@@ -278,7 +278,7 @@ class RingClient:
 
     def clear_cache(self) -> None:
         """Let the ring forget what it has cached; where it cannot hear of it, once it goes on."""
-        self.prospects.begins_anew()
+        self.forecaster.cache_lost()
         self._is_clear_due = True
         if not self.is_paused:
             self.links.send(ClearCache())
@@ -326,7 +326,7 @@ class RingClient:
         paused, once it goes on."""
         if not self.is_paused:
             self.links.send(Submit(live.request))
-        self.prospects.sent(live, self._live.values(), time.monotonic())
+        self.forecaster.sequence_sent(live, self._live.values(), time.monotonic())
 
     def _hold(self, live: LiveSequence) -> None:
         """Have the ring forget a sequence whose reader is too slow; its tokens are kept here."""
@@ -356,7 +356,7 @@ class RingClient:
         """False for a sequence that has ended before."""
         was_live = self._live.pop(live.request_id, None) is not None
         if was_live:
-            self.prospects.left(live, time.monotonic(), has_ended=True)
+            self.forecaster.sequence_left(live, time.monotonic(), has_ended=True)
         if not self._live:
             self._idle.set()
         return was_live
@@ -379,14 +379,14 @@ class RingClient:
         self.tokens_sent += len(news.samples)
         for event in take(news, live, self.card.eos_token_ids, now):
             live.enqueue(event)
-        self.prospects.round_came(live, len(news.samples), news.rows, now)
+        self.forecaster.round_came(live, len(news.samples), news.rows, now)
         if live.is_behind and not news.is_end:
             self._hold(live)
 
     def _note_waits(self, waits: Iterable[tuple[int, float, int]], now: float) -> None:
         for request_id, waited_s, cached_tokens in waits:
             if (live := self._live.get(request_id)) is not None:
-                self.prospects.was_cached(live, cached_tokens)
+                self.forecaster.was_cached(live, cached_tokens)
                 live.answered(waited_s, cached_tokens, self.cache_use, now)
 
     def _tail_error(self, what: str) -> StageError:

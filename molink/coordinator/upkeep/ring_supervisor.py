@@ -309,7 +309,7 @@ class RingSupervisor:
                 if self._sources.update(stage.node for stage in self.stages):
                     client.clear_cache()
             client.give_up_stalled(now, has_other, stages[-1])
-            if client.prospects.watch.is_habit(now):
+            if client.forecaster.watch.is_habit(now):
                 raise self._stuck(Stuck.starving(len(stages)))
             short = [one for one in self.stages if one.health and one.health.host_is_short]
             client.short_of_memory = short[0].name if short else ""
@@ -327,7 +327,7 @@ class RingSupervisor:
         return stage.fail(reason, about.node.node_id)
 
     def _serving_ring(self, client: RingClient) -> ServingRing:
-        client.prospects.pace = PaceEstimator(self.plan.pace)
+        client.forecaster.pace = PaceEstimator(self.plan.pace)
         return ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
 
     def _take_requests(self) -> None:

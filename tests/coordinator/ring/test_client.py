@@ -285,7 +285,7 @@ async def test_a_request_that_the_head_lets_lie_has_an_answer_or_an_error_in_a_m
         with pytest.raises(error) as raised:
             await lying
         assert type(raised.value) is error and s.links.sent[-1] == Cancel(request_id)
-        assert s.client.prospects.watch.starved_count == 1 and not served.done()
+        assert s.client.forecaster.watch.starved_count == 1 and not served.done()
         served.cancel()
 
 

@@ -190,7 +190,7 @@ async def test_rows_of_wrong_drafts_are_no_rows_of_prompts():
             rows, now = rows + (5 if number else 2), now + STALLED_S
             tail = StageProgress(reports=number + 1, rows_out=rows)
             s.client.give_up_stalled(now, lambda tokens: True, tail)
-        assert s.client.prospects.watch.starved_count >= 1
+        assert s.client.forecaster.watch.starved_count >= 1
         for one in (answer, waiting):
             one.cancel()
         await asyncio.gather(answer, waiting, return_exceptions=True)

@@ -277,7 +277,7 @@ async def test_a_head_that_lets_requests_lie_makes_way_for_another(monkeypatch, 
     async with world(monkeypatch, size=size) as w:
         w.join("a", "b")
         await w.until(lambda: w.serving)
-        watch = w.clients[0].prospects.watch
+        watch = w.clients[0].forecaster.watch
         watch._starved_at.extend([time.monotonic()] * (STARVED_MAX - 1))
         for _ in range(20):
             await asyncio.sleep(0)

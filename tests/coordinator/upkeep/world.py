@@ -16,8 +16,8 @@ from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.cache_use import CacheUse
+from molink.coordinator.ring.forecaster import RingForecaster
 from molink.coordinator.ring.live_sequence import Served
-from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import JoinTerms
 from molink.coordinator.upkeep import manager as manager_module
 from molink.coordinator.upkeep import ring_health
@@ -147,14 +147,14 @@ class FakeClient:
     """How often its cache was."""
     shed: list = field(default_factory=list)
     """Names of the PCs for whose memory requests were given up."""
-    prospects: RingProspects = field(default_factory=RingProspects)
+    forecaster: RingForecaster = field(default_factory=RingForecaster)
     cache_use: CacheUse = field(default_factory=CacheUse)
 
     def __post_init__(self):
         self.idle.set()
 
     def state_for(self, request, tokens_per_s):
-        state = self.prospects.state(request, (), tokens_per_s)
+        state = self.forecaster.state(request, (), tokens_per_s)
         return replace(state, outstanding_tokens=self.outstanding_tokens)
 
     async def run(self):

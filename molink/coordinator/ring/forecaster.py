@@ -1,4 +1,4 @@
-"""What a newcomer would get on a ring: all that forecasts need, kept up to date by its requests.
+"""Forecaster of one ring: what a newcomer would get there, kept up to date by its requests.
 
 The ring's line, its pace, the lengths of its answers and a copy of its directory of cached prefixes
 follow requests from when they are sent to when they end. The decisions are in
@@ -34,8 +34,8 @@ are pauses of a preempted sequence."""
 
 
 @dataclass(slots=True)
-class RingProspects:
-    """What one ring has under way, how fast it is and what it has cached."""
+class RingForecaster:
+    """Forecaster of one ring, by what it has under way, how fast it is and what it has cached."""
 
     line: WaitingLine = field(default_factory=WaitingLine)
     pace: PaceEstimator = field(default_factory=PaceEstimator)
@@ -61,8 +61,8 @@ class RingProspects:
     """Count of the reports that the tail had sent at the last look."""
 
     @classmethod
-    def of(cls, terms: RingTerms) -> "RingProspects":
-        """Prospects on a ring that has done nothing yet."""
+    def of(cls, terms: RingTerms) -> "RingForecaster":
+        """Forecaster of a ring that has done nothing yet."""
         caches = terms.prefix_cache and terms.caches_states
         mirror = PrefixMirror.of_ring(terms.cache_tokens) if caches else None
         return cls(order=PromptOrder(terms.own_work_times), mirror=mirror)
@@ -102,8 +102,8 @@ class RingProspects:
             return 0
         return self.mirror.cached_tokens(request.cache_salt, request.packed)
 
-    def sent(self, live: LiveSequence, others: Iterable[LiveSequence], now: float) -> None:
-        """The ring is to compute a sequence."""
+    def sequence_sent(self, live: LiveSequence, others: Iterable[LiveSequence], now: float) -> None:
+        """A sequence was sent, so the ring is to compute it."""
         if not live.has_token and live.wait is None:
             live.state_when_sent = self.state(live, (one for one in others if one is not live))
             cached = live.state_when_sent.cached_tokens
@@ -142,7 +142,9 @@ class RingProspects:
         live.has_token, live.moved_at = True, now
         live.begin(self.line, now)
 
-    def lends(self, stages: tuple[LentStage, ...], all_live: Iterable[LiveSequence]) -> None:
+    def lenders_changed(
+        self, stages: tuple[LentStage, ...], all_live: Iterable[LiveSequence]
+    ) -> None:
         """These stages have lenders now, and keep there what requests that decode hold beyond
         their own memory."""
         held_tokens = sum(live.held_tokens for live in all_live if live.has_token)
@@ -178,7 +180,7 @@ class RingProspects:
         """Its priority and its place, with so many tokens of it cached."""
         return live.priority, live.place_uncached - self.order.times * cached_tokens
 
-    def left(self, live: LiveSequence, now: float, *, has_ended: bool) -> None:
+    def sequence_left(self, live: LiveSequence, now: float, *, has_ended: bool) -> None:
         """A sequence waits and runs here no more; what was computed of it stays cached."""
         if live.has_token:
             if has_ended:
@@ -189,7 +191,7 @@ class RingProspects:
                 self.mirror.computes(live.cache_salt, held, live.wishes, now)
         live.leave(self.line, now)
 
-    def begins_anew(self) -> None:
+    def cache_lost(self) -> None:
         """The ring has lost what it had cached."""
         self.watch.begin_anew()
         if self.mirror is not None:
