@@ -221,8 +221,7 @@ def add_weights_routes(
     )
     _add_routes(app, "/weights", routes)
     if drafter is not None:
-        shared = routes.slots, routes.cap
-        beside = WeightsRoutes(drafter, pc_of_token, made_wait, *shared)
+        beside = WeightsRoutes(drafter, pc_of_token, made_wait, routes.slots, routes.cap)
         _add_routes(app, f"/weights/{DRAFTER_PART}", beside)
     return routes
 

@@ -134,8 +134,19 @@ def run_cluster(
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
     unfinished = live.unfinished()
     keeper = RingKeeper.of(live, ring_settings, unfinished)
-    ways = assigner, new_endpoint, readiness, tasks, blame, keeper, lending or NoLenders()
-    manager = ClusterManager(settings, hub.book, planner, service, *ways)
+    manager = ClusterManager(
+        settings,
+        hub.book,
+        planner,
+        service,
+        assigner=assigner,
+        new_endpoint=new_endpoint,
+        readiness=readiness,
+        tasks=tasks,
+        blame=blame,
+        keeper=keeper,
+        lenders=lending or NoLenders(),
+    )
     news = ClusterNews(service.cluster, service.events, service.watch)
     kept = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
     kept += [lending.run()] if lending is not None else []

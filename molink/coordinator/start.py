@@ -125,15 +125,15 @@ async def start_coordinator(
         host = _host_for_agents(settings, broker)
         tasks = await stack.enter_async_context(background_tasks())
         yield Coordinator(
-            _cluster(tasks, settings, model, planner, hub, services, stores),
-            JoinService(registry, broker, host, tls.trust, size, suspensions),
-            registry,
-            model.checkpoint,
-            _offered(drafter, planner),
-            tls.server_context(),
-            lambda pc: book.make_wait(pc, time.monotonic()),
-            lambda split: _best_plan(planner, book, split),
-            lambda: cluster_catalogue(_ready(book), planner.facts.dtype),
+            cluster=_cluster(tasks, settings, model, planner, hub, services, stores),
+            joining=JoinService(registry, broker, host, tls.trust, size, suspensions),
+            registry=registry,
+            checkpoint=model.checkpoint,
+            drafter=_offered(drafter, planner),
+            agents_tls=tls.server_context(),
+            made_wait=lambda pc: book.make_wait(pc, time.monotonic()),
+            plan=lambda split: _best_plan(planner, book, split),
+            catalogue=lambda: cluster_catalogue(_ready(book), planner.facts.dtype),
         )
 
 

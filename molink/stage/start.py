@@ -88,13 +88,25 @@ def start_stage(
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     sent = _sent_log(layers, join)
     shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)
-    working, told = (core, engine, links, sent.packing), stage_cache.reporter(report)
-    told_of = *working, told, recent, shadowing, drafters.after(with_head), join.ring.audited
-    recorded = RecordedCore.begin(core, events.events, time.monotonic())
+    reports = HealthReports(
+        core=core,
+        engine=engine,
+        links=links,
+        packing=sent.packing,
+        report=stage_cache.reporter(report),
+        recent=recent,
+        shadowing=shadowing,
+        head_health=drafters.after(with_head),
+        audited=join.ring.audited,
+    )
     return StageLoop(
-        *(recorded, engine, layers, links, sent.packing),
+        core=RecordedCore.begin(core, events.events, time.monotonic()),
+        engine=engine,
+        layers=layers,
+        links=links,
+        packing=sent.packing,
         end_rules=EndRules(layers.tokenizer),
-        reports=HealthReports(*told_of),
+        reports=reports,
         events=events,
         sent=sent,
         shadowing=shadowing,
@@ -160,9 +172,10 @@ def paired(load: LoadStage, layers: Prepared, fetched: Callable[[Fetched], None]
             return NoPair()
         if pairing.sends:
             return HandingPair(pairing, computes, layers.block_bytes)
-        of = computes, layers.block_bytes, fetched
         try:
-            return TakingPair.listening(pairing, load.address, *of)
+            return TakingPair.listening(
+                pairing, load.address, computes, layers.block_bytes, fetched
+            )
         except OSError as error:
             log.warning("It takes no KV from another ring: %s: %s.", pairing.path, error)
             return NoPair()

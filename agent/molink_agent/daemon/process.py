@@ -178,8 +178,13 @@ class _NodeFactory:
 
     def _cell_member(self) -> CellMember:
         address, started = self._listen_address, int(1e3 * self._started_unix_s)
-        of = self._owner, lambda: address.host, started
-        return CellMember(self._pc, DeviceLender(*of), CardLender(*of), lambda: address.local_host)
+
+        def bind() -> str:
+            return address.host
+
+        ram = DeviceLender(self._owner, bind, started)
+        card = CardLender(self._owner, bind, started)
+        return CellMember(self._pc, ram, card, lambda: address.local_host)
 
     def _admission(self, number: int) -> MemberAdmission:
         if number == 0:

@@ -286,8 +286,15 @@ def check_memory(
         if size is not None
     )
     what, declared = f"{checkpoint.name} in {len(works)} stages", read_declared(checkpoint)
-    place = ("on this PC", kv_tokens, declared, FOR_PC)
-    refused = stage_refusal(what, needed_bytes, free_bytes, *place)
+    refused = stage_refusal(
+        what,
+        needed_bytes,
+        free_bytes,
+        place="on this PC",
+        kv_tokens=kv_tokens,
+        declared=declared,
+        ways=FOR_PC,
+    )
     if refused:
         raise UserError(refused)
 

@@ -193,9 +193,14 @@ class ClusterService:
             if ring is None:
                 accepted = moves > 0 or before is not None
                 rings = await self._rings_for(request, left, accepted=accepted)
-                draw = self.draws.random()
-                known = request, timeline, len(output)
-                ring = self.intake.choose(rings, *known, draw, accepted=accepted)
+                ring = self.intake.choose(
+                    rings,
+                    request,
+                    timeline,
+                    output_tokens=len(output),
+                    draw=self.draws.random(),
+                    accepted=accepted,
+                )
             timeline.submitted(ring.number, ring.stages, time.monotonic())
             given = request
             if not output:

@@ -365,11 +365,11 @@ class RingClient:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
         now, all_news = time.monotonic(), news_of(message)
-        known = self._live, self._next_request_id, self.card.vocabulary_size
-        if (why := take_of_prompts(message, *known)) is not None:
+        next_id, vocabulary_size = self._next_request_id, self.card.vocabulary_size
+        if (why := take_of_prompts(message, self._live, next_id, vocabulary_size)) is not None:
             raise self._tail_error(why)
         self._note_waits(message.waits, now)
-        if (why := objection(all_news, *known)) is not None:
+        if (why := objection(all_news, self._live, next_id, vocabulary_size)) is not None:
             raise self._tail_error(why)
         for news in all_news:
             if (live := self._live.get(news.request_id)) is not None:

@@ -74,13 +74,17 @@ class Served:
     def of(cls, live: Collection["LiveSequence"], tokens: int, round_s: float) -> "Served":
         """Facts of a ring that has brought so many tokens, and has these sequences under way."""
         return cls(
-            tokens,
-            sum(one.has_token for one in live),
-            max((one.known_tokens for one in live if one.wait is not None), default=0),
-            round_s,
-            sum(one.held_tokens for one in live),
-            sum(one.is_interrupted for one in live),
-            max((one.moved_at for one in live if one.has_token and not one.on_hold), default=0.0),
+            tokens=tokens,
+            decoding=sum(one.has_token for one in live),
+            prompt_tokens=max(
+                (one.known_tokens for one in live if one.wait is not None), default=0
+            ),
+            round_s=round_s,
+            held_tokens=sum(one.held_tokens for one in live),
+            interrupted=sum(one.is_interrupted for one in live),
+            moved_at=max(
+                (one.moved_at for one in live if one.has_token and not one.on_hold), default=0.0
+            ),
         )
 
 
@@ -186,21 +190,21 @@ class LiveSequence:
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
         live = cls(
-            number,
-            request.packed,
-            request.priority,
-            request.sampling,
-            text,
-            tokens + most,
-            list(output),
-            tokens + len(output),
-            now,
-            patience,
-            request.owned_salt,
-            request.wishes,
-            request.timeline,
-            request.log,
-            request.prediction,
+            request_id=number,
+            packed=request.packed,
+            priority=request.priority,
+            sampling=request.sampling,
+            text=text,
+            tokens=tokens + most,
+            output=list(output),
+            known_tokens=tokens + len(output),
+            moved_at=now,
+            patience=patience,
+            cache_salt=request.owned_salt,
+            wishes=request.wishes,
+            timeline=request.timeline,
+            log=request.log,
+            prediction=request.prediction,
         )
         live.scores = PromptScores.of(live.request)
         _check_readable(live.request)
@@ -325,9 +329,16 @@ class LiveSequence:
     @property
     def request(self) -> Request:
         """Request as the head is to compute it from now on."""
-        output = tuple(self.output)
-        asked = self.priority, self.cache_salt, self.wishes, self.prediction
-        return Request(self.request_id, self.packed, self.sampling, output, *asked)
+        return Request(
+            self.request_id,
+            self.packed,
+            self.sampling,
+            output=tuple(self.output),
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+            wishes=self.wishes,
+            prediction=self.prediction,
+        )
 
     def take_of_prompt(self, said: PromptScore) -> str | None:
         """Take what the tail says of a token of the prompt; why it cannot be honest, else None."""

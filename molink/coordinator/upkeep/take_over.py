@@ -142,8 +142,16 @@ class RingKeeper:
         if self.live is None or len(stages) < len(ring.stages):
             return
         link, terms = ring.requests_link, ring.terms.ring
-        figures = plan.forecast, plan.prompt_token_s
-        kept = KeptRing(number, self.settings, terms, link, codec, tuple(stages), *figures)
+        kept = KeptRing(
+            number,
+            self.settings,
+            terms,
+            link,
+            codec,
+            tuple(stages),
+            forecast=plan.forecast,
+            prompt_token_s=plan.prompt_token_s,
+        )
         self.live.keep_ring(number, _TEXT.dump_json(kept).decode())
 
     def drop(self, number: int) -> None:

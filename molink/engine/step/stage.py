@@ -383,8 +383,8 @@ class StageExecutor:
         what can be recorded."""
         recurrence = RecurrentStep.of_decodes(inputs.state_slots_R, self.states)
         attention = self._attention(inputs.plan(), recurrence)
-        given = (inputs.token_ids_R, inputs.hidden_RD, attention, recurrence)
-        return self._forward.rows(*given, 0 if self.is_tail else None)
+        ids_R, keep = inputs.token_ids_R, 0 if self.is_tail else None
+        return self._forward.rows(ids_R, inputs.hidden_RD, attention, recurrence, keep)
 
     def _attention(self, plan: StepPlan, recurrence: RecurrentStep) -> AttentionStep:
         """The part of attention in a step; its calls are noted among those of mixers."""
