@@ -244,17 +244,23 @@ class DeviceNode:
             await self.probes.limits_changed()
         await self.probes.refresh()
         await self.reports.publish_wish()
+        await self._end_stage_if_due()
+
+    async def _end_stage_if_due(self) -> None:
+        # 1. The owner wants the device back.
         wanted, alone = self.reports.wish.wish != "serve", not self.session.connected
         hurries = self.reports.owner.now.hurries
         due = self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone, hurries=hurries)
         if due and self.stage.busy:
             log.warning("the stage is ended: the owner wants this PC")
             await self.stage.reclaim()
+        # 2. The coordinator has been away for long, and no ring computes.
         health = self.stage.health
         steps = health.steps if health is not None else None
         if self._abandoned.is_due(time.monotonic(), alone=alone, steps=steps) and self.stage.busy:
             log.warning("the stage is ended: the coordinator has been out of reach for long")
             await self.stage.let_go()
+        # 3. The present coordinator does not claim what another start of it assigned.
         if self._unclaimed.is_due(time.monotonic(), unclaimed=self._is_unclaimed):
             log.info("the stage is ended: the coordinator was started anew and does not claim it")
             await self.stage.let_go()
