@@ -55,7 +55,7 @@ from molink_agent.daemon.routes import RelayedRoutes
 RECLAIM_S = 180.0
 """Seconds to find a replacement (a minute) and to let answers end (half of one), twice over."""
 
-RECLAIM_HURRIED_S = 10.0
+RECLAIM_URGENT_S = 10.0
 """Seconds while the owner plays on the device: a ring whose stage ends goes on elsewhere with the
 tokens it has."""
 
@@ -115,15 +115,15 @@ class ReclaimDeadline:
 
     _wanted_at: float | None = None
 
-    def is_due(self, now: float, *, wanted: bool, alone: bool, hurries: bool = False) -> bool:
+    def is_due(self, now: float, *, wanted: bool, alone: bool, is_urgent: bool = False) -> bool:
         """Whether a stage is ended by now without waiting for its ring. `wanted`: the device is not
-        to be lent; `alone`: the coordinator is out of reach; `hurries`: its owner waits for it."""
+        to be lent; `alone`: no coordinator is in reach; `is_urgent`: its owner waits for it."""
         if not wanted:
             self._wanted_at = None
             return False
         if self._wanted_at is None:
             self._wanted_at = now
-        return alone or now - self._wanted_at > (RECLAIM_HURRIED_S if hurries else RECLAIM_S)
+        return alone or now - self._wanted_at > (RECLAIM_URGENT_S if is_urgent else RECLAIM_S)
 
 
 @dataclass(slots=True)
@@ -249,8 +249,10 @@ class DeviceNode:
     async def _end_stage_if_due(self) -> None:
         # 1. The owner wants the device back.
         wanted, alone = self.reports.wish.wish != "serve", not self.session.connected
-        hurries = self.reports.owner.now.hurries
-        due = self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone, hurries=hurries)
+        is_urgent = self.reports.owner.now.is_urgent
+        due = self._reclaim.is_due(
+            time.monotonic(), wanted=wanted, alone=alone, is_urgent=is_urgent
+        )
         if due and self.stage.busy:
             log.warning("the stage is ended: the owner wants this PC")
             await self.stage.reclaim()

@@ -18,8 +18,8 @@ from molink.wire.protocol import PROTOCOL_VERSION
 from molink_agent.daemon import device_node
 from molink_agent.daemon.device_node import (
     ABANDONED_S,
-    RECLAIM_HURRIED_S,
     RECLAIM_S,
+    RECLAIM_URGENT_S,
     UNCLAIMED_S,
     AbandonedDeadline,
     ReclaimDeadline,
@@ -65,9 +65,9 @@ def test_without_a_coordinator_nobody_is_waited_for():
 
 def test_who_plays_does_not_wait_for_a_ring():
     deadline = ReclaimDeadline()
-    assert not deadline.is_due(0.0, wanted=True, alone=False, hurries=True)
-    assert deadline.is_due(RECLAIM_HURRIED_S + 1, wanted=True, alone=False, hurries=True)
-    assert not deadline.is_due(RECLAIM_HURRIED_S + 1, wanted=True, alone=False)
+    assert not deadline.is_due(0.0, wanted=True, alone=False, is_urgent=True)
+    assert deadline.is_due(RECLAIM_URGENT_S + 1, wanted=True, alone=False, is_urgent=True)
+    assert not deadline.is_due(RECLAIM_URGENT_S + 1, wanted=True, alone=False)
 
 
 def test_an_idle_stage_without_a_coordinator_is_ended_after_ten_minutes():

@@ -34,7 +34,7 @@ RECALL_S = 30.0
 """Seconds for stages to bring home what the owner wants back: some heartbeats, a word round the
 ring, and a gigabyte takes 14 of them over Gigabit Ethernet, by arithmetic."""
 
-RECALL_HURRIED_S = 6.0
+RECALL_URGENT_S = 6.0
 """The same while he plays, or programs run short of memory: heartbeats and a word, and what is
 small comes home."""
 
@@ -138,8 +138,8 @@ class DeviceLender:
         if self._above_since is None:
             self._above_since = now
             log.info("%d leases to other PCs are recalled: %s", len(above), self.room.why_less)
-        hurries = self.owner.now.hurries or self.room.idle_bytes < 0
-        if now - self._above_since < (RECALL_HURRIED_S if hurries else RECALL_S):
+        is_urgent = self.owner.now.is_urgent or self.room.idle_bytes < 0
+        if now - self._above_since < (RECALL_URGENT_S if is_urgent else RECALL_S):
             return set()
         log.warning("%d leases to other PCs end: nobody gave them back", len(above))
         return above
