@@ -282,7 +282,7 @@ class DeviceNode:
         lost = asyncio.Event()
         watching = spawn(self._watch_broker(lost))
         try:
-            await unless(lost, self._be_a_member(membership))
+            await unless(lost, self._run_membership(membership))
         except ControlError as error:
             log.warning("%s Asking the coordinator.", error)
         finally:
@@ -296,12 +296,12 @@ class DeviceNode:
         deadline = AbandonedDeadline(ASK_ANEW_S)
         while not lost.is_set():
             await asyncio.sleep(LOOK_S)
-            if deadline.is_due(time.monotonic(), alone=self._is_left, steps=None):
+            if deadline.is_due(time.monotonic(), alone=self._is_unattended, steps=None):
                 log.warning("The broker has been out of reach for long. Asking the coordinator.")
                 lost.set()
 
     @property
-    def _is_left(self) -> bool:
+    def _is_unattended(self) -> bool:
         """Whether nobody commands it now, and nobody has it compute."""
         return not (self.session.connected or self.stage.busy)
 
@@ -312,7 +312,7 @@ class DeviceNode:
         self.stage.forget_orders()
         self.session.incarnation = secrets.token_hex(8)
 
-    async def _be_a_member(self, membership: Membership) -> None:
+    async def _run_membership(self, membership: Membership) -> None:
         identity = Credentials(membership.answer.username, membership.answer.password)
         self.reports.serves(self.reports.capacity.model or membership.answer.model)
         async with self.session.open(membership.broker, identity, TOPICS) as client:
@@ -320,12 +320,12 @@ class DeviceNode:
             await self.refresh(limits_changed=False)
             async with task_group() as group:
                 group.create_task(self._receive(client))
-                group.create_task(self._beat())
+                group.create_task(self._send_heartbeats())
                 group.create_task(self._report_rates())
                 if self.cell is not None:
                     group.create_task(self.cell.run())
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         cell = self.cell.facts if self.cell is not None else lambda: None
         await self.session.send_heartbeats(self.stage, self._reported_state, cell)
 
@@ -354,9 +354,9 @@ class DeviceNode:
                 if isinstance(message.command, Stop) or self._speaks(message.protocol):
                     await self.stage.assign(message)
             case ShadowOrder() | StageLease() | PairOrder():
-                await self._take_of_ring(message)
+                await self._handle_ring_order(message)
             case CellOrder():
-                await self._take_cell(message)
+                await self._handle_cell_order(message)
             case CoordinatorPresence():
                 if message.online:
                     self._coordinator_session = message.session
@@ -365,14 +365,14 @@ class DeviceNode:
             case other:
                 assert_never(other)
 
-    async def _take_of_ring(self, order: ShadowOrder | StageLease | PairOrder) -> None:
+    async def _handle_ring_order(self, order: ShadowOrder | StageLease | PairOrder) -> None:
         """Take what its stage is told while it serves."""
         if not isinstance(order, ShadowOrder):
             self.stage.tell(order)
         elif self._speaks(order.protocol):
             await self.stage.lead_to_shadow(order)
 
-    async def _take_cell(self, order: CellOrder) -> None:
+    async def _handle_cell_order(self, order: CellOrder) -> None:
         """Take an order about leases; a further device of a PC gets none."""
         if self.cell is not None:
             await self.cell.take(order)

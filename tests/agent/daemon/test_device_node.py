@@ -113,7 +113,7 @@ async def test_the_coordinator_is_asked_anew_once_its_broker_is_long_gone(tmp_pa
     monkeypatch.setattr(device_node, "ASK_ANEW_S", 0.0)
     monkeypatch.setattr(device_node, "LOOK_S", 0.0)
     node = agent_with_two_nodes(tmp_path).first
-    monkeypatch.setattr(type(node), "_be_a_member", _for_ever)
+    monkeypatch.setattr(type(node), "_run_membership", _for_ever)
 
     async def again(self):
         return "another broker"
