@@ -33,12 +33,12 @@ from molink.coordinator.ring.live_sequence import (
 )
 from molink.coordinator.ring.ring import Ring
 from molink.coordinator.ring.room_watch import RoomWatch, resumable, terms_now
-from molink.coordinator.ring.token_news import (
-    RoundNews,
-    news_of,
+from molink.coordinator.ring.round_tokens import (
+    RoundTokens,
+    events_for,
     objection,
-    take,
-    take_of_prompts,
+    take_prompt_scores,
+    tokens_of,
 )
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.answer_log import Place
@@ -364,23 +364,23 @@ class RingClient:
     def _take_sampled(self, message: Sampled) -> None:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
-        now, all_news = time.monotonic(), news_of(message)
+        now, rounds = time.monotonic(), tokens_of(message)
         next_id, vocabulary_size = self._next_request_id, self.card.vocabulary_size
-        if (why := take_of_prompts(message, self._live, next_id, vocabulary_size)) is not None:
+        if (why := take_prompt_scores(message, self._live, next_id, vocabulary_size)) is not None:
             raise self._tail_error(why)
         self._note_waits(message.waits, now)
-        if (why := objection(all_news, self._live, next_id, vocabulary_size)) is not None:
+        if (why := objection(rounds, self._live, next_id, vocabulary_size)) is not None:
             raise self._tail_error(why)
-        for news in all_news:
-            if (live := self._live.get(news.request_id)) is not None:
-                self._hand_out(news, live, now)
+        for tokens in rounds:
+            if (live := self._live.get(tokens.request_id)) is not None:
+                self._hand_out(tokens, live, now)
 
-    def _hand_out(self, news: RoundNews, live: LiveSequence, now: float) -> None:
-        self.tokens_sent += len(news.samples)
-        for event in take(news, live, self.card.eos_token_ids, now):
+    def _hand_out(self, tokens: RoundTokens, live: LiveSequence, now: float) -> None:
+        self.tokens_sent += len(tokens.samples)
+        for event in events_for(tokens, live, self.card.eos_token_ids, now):
             live.enqueue(event)
-        self.forecaster.round_came(live, len(news.samples), news.rows, now)
-        if live.is_behind and not news.is_end:
+        self.forecaster.round_came(live, len(tokens.samples), tokens.rows, now)
+        if live.is_behind and not tokens.is_end:
             self._hold(live)
 
     def _note_waits(self, waits: Iterable[tuple[int, float, int]], now: float) -> None:
