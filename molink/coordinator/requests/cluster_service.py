@@ -39,7 +39,7 @@ seconds, a download of a replacement's layers minutes, and a user has gone by th
 MOVES_MAX = 8
 """A request that has lost so many rings is failed: something about it may be what ends them."""
 
-STALL_PATIENCE = 2.0
+STALL_FACTOR = 2.0
 """Factor by which the time given to a request grows each time that it was starved: a prompt may
 take any honest ring longer than the last deadline, and rings are not to hand it round for ever."""
 
@@ -187,7 +187,7 @@ class ClusterService:
             raise RingError(INTAKE_PAUSED)
         output = before.token_ids if before is not None else ()
         left: ServingRing | None = None
-        patience, was_refused = 1.0, False
+        stall_factor, was_refused = 1.0, False
         for moves in range(MOVES_MAX):
             ring = await self._adopting(before) if moves == 0 else None
             if ring is None:
@@ -206,7 +206,7 @@ class ClusterService:
             if not output:
                 given = await self.intake.roles.prefilled(ring, request, self.rings)
             try:
-                async with aclosing(ring.client.generate(given, output, patience)) as events:
+                async with aclosing(ring.client.generate(given, output, stall_factor)) as events:
                     async for event in events:
                         output += event.token_ids
                         if event.finish_reason is not None:
@@ -216,7 +216,7 @@ class ClusterService:
                         yield event
                 return
             except RequestStalledError as error:
-                left, patience = ring, STALL_PATIENCE * patience
+                left, stall_factor = ring, STALL_FACTOR * stall_factor
                 self._note_move(timeline, ring, error)
             except RowsRefusedError as error:
                 most = len(request.prompt_token_ids) + request.sampling.max_tokens

@@ -177,13 +177,13 @@ class RingClient:
         self._give_up(newest, error, on_ring=True)
 
     async def generate(
-        self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
+        self, request: GenerationRequest, output: tuple[int, ...] = (), stall_factor: float = 1.0
     ) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence; closing the generator cancels it on the ring.
 
         `output` is what another ring has generated of it: those tokens are computed again and not
-        sent again. `patience`: how many times as long as usual it may wait."""
-        live = self._adopted_one(request) or self._submit(request, output, patience)
+        sent again. `stall_factor`: how many times as long as usual it may wait."""
+        live = self._adopted_one(request) or self._submit(request, output, stall_factor)
         try:
             while True:
                 event = await live.next_event()
@@ -302,7 +302,7 @@ class RingClient:
         self,
         request: GenerationRequest,
         output: tuple[int, ...],
-        patience: float,
+        stall_factor: float,
         number: int | None = None,
     ) -> LiveSequence:
         if self.unready_reason is not None:
@@ -311,7 +311,7 @@ class RingClient:
             busy = f"The server is busy with {REQUESTS_MAX} requests: try again later."
             raise OverloadedError(busy)
         number = self._take_number() if number is None else number
-        live = LiveSequence.of(number, request, output, patience, self.card, time.monotonic())
+        live = LiveSequence.of(number, request, output, stall_factor, self.card, time.monotonic())
         live.check_cut(self.ring.terms.ring)
         if (offer := live.offer(request.handed)) is not None and not self.is_paused:
             self.links.send(ChangeCache(offer))

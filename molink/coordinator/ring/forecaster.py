@@ -173,7 +173,7 @@ class RingForecaster:
     def _waiting(self, live: LiveSequence) -> Waiting:
         prompt_s = self.pace.pace.prefill_s(live.known_tokens, self.line.running)
         lent_s = prompt_waits_s(self.lent, math.inf, 0, live.known_tokens)
-        patience_s = live.patience * (STARVED_AFTER_S + prompt_s + lent_s + self.round_s)
+        patience_s = live.stall_factor * (STARVED_AFTER_S + prompt_s + lent_s + self.round_s)
         return Waiting(live.request_id, self._place(live, 0), patience_s)
 
     def _place(self, live: LiveSequence, cached_tokens: int) -> tuple[int, int]:

@@ -107,7 +107,7 @@ class LiveSequence:
     """Tokens that the ring computes before the first that it generates."""
     moved_at: float
     """When it was submitted, or its latest token came."""
-    patience: float
+    stall_factor: float
     """How many times as long as usual it may wait."""
     cache_salt: str = ""
     wishes: WishedTokens = ()
@@ -146,7 +146,7 @@ class LiveSequence:
     def is_overdue(self, now: float) -> bool:
         """Whether nothing has come for so long that another ring is better."""
         longest_s = TOKEN_WITHIN_S if self.has_token else FIRST_TOKEN_WITHIN_S
-        return not self.on_hold and now - self.moved_at > self.patience * longest_s
+        return not self.on_hold and now - self.moved_at > self.stall_factor * longest_s
 
     def give_up(self, now: float, *, can_move: bool) -> None:
         """Have it go on in another ring, or fail where there is none that `can_move` it."""
@@ -174,7 +174,7 @@ class LiveSequence:
         number: int,
         request: GenerationRequest,
         output: tuple[int, ...],
-        patience: float,
+        stall_factor: float,
         card: ModelCard,
         now: float,
     ) -> "LiveSequence":
@@ -199,7 +199,7 @@ class LiveSequence:
             output=list(output),
             known_tokens=tokens + len(output),
             moved_at=now,
-            patience=patience,
+            stall_factor=stall_factor,
             cache_salt=request.owned_salt,
             wishes=request.wishes,
             timeline=request.timeline,

@@ -230,15 +230,15 @@ async def test_tokens_of_rings_before_count():
             await answer
 
 
-@pytest.mark.parametrize("patience", [1.0, 4.0])
+@pytest.mark.parametrize("stall_factor", [1.0, 4.0])
 @pytest.mark.parametrize("tokens, within_s", [(0, FIRST_TOKEN_WITHIN_S), (1, TOKEN_WITHIN_S)])
 async def test_a_request_left_lying_keeps_its_place_until_another_ring_is_there(
-    monkeypatch, tokens, within_s, patience
+    monkeypatch, tokens, within_s, stall_factor
 ):
     """A single ring's queue may be hours long; cancelled, its requests would go to its end."""
     monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: 0.0))
     async with Serving() as s:
-        answer = s.ask(patience=patience)
+        answer = s.ask(stall_factor=stall_factor)
         request_id = await s.submitted()
         for _ in range(tokens):
             s.links.tell(TokenSample(request_id, 7))
@@ -248,11 +248,11 @@ async def test_a_request_left_lying_keeps_its_place_until_another_ring_is_there(
         s.client.give_up_stalled(
             100 * within_s, lambda tokens: asked.append(tokens) or False, UNHEARD
         )
-        s.client.give_up_stalled(patience * within_s, lambda tokens: True, UNHEARD)
+        s.client.give_up_stalled(stall_factor * within_s, lambda tokens: True, UNHEARD)
         await asyncio.sleep(0)
         assert asked == [4]
         assert not answer.done()
-        s.client.give_up_stalled(patience * within_s + 0.1, lambda tokens: True, UNHEARD)
+        s.client.give_up_stalled(stall_factor * within_s + 0.1, lambda tokens: True, UNHEARD)
         with pytest.raises(RequestStalledError):
             await answer
         assert s.links.sent[-1] == Cancel(request_id)

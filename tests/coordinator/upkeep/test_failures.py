@@ -268,7 +268,9 @@ async def test_a_request_that_its_ring_leaves_lying_moves_to_another(monkeypatch
         other.tokens.put_nowait(5)
         assert await answer == [5]
         assert len(w.serving) == 2, "the ring goes on with the others"
-        assert (starved.patience, other.patience) == (1.0, 2.0), "an honest ring may need longer"
+        assert (starved.stall_factor, other.stall_factor) == (1.0, 2.0), (
+            "an honest ring may need longer"
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -135,7 +135,7 @@ class FakeClient:
     counts: Served = field(default_factory=lambda: Served(0, 0, 0, 0.0))
     tokens: asyncio.Queue = field(default_factory=asyncio.Queue)
     may_move: object = None
-    patience: float = 0.0
+    stall_factor: float = 0.0
     codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     survives: bool = False
     """Whether it can wait for its ring to go on; else it ends with its first epoch."""
@@ -209,9 +209,9 @@ class FakeClient:
     def shed_newest(self, may_move):
         self.shed.append(self.short_of_memory)
 
-    async def generate(self, request, output=(), patience=1.0):
+    async def generate(self, request, output=(), stall_factor=1.0):
         self.seen.append((request, output))
-        self.patience = patience
+        self.stall_factor = stall_factor
         self.idle.clear()
         try:
             while True:
