@@ -65,7 +65,7 @@ class Lenders(Protocol):
         """Give stages of a ring that stands, and lack room, leases as lenders come; until
         cancelled."""
 
-    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+    def may_lend(self, stages: Sequence[AgentStage]) -> bool:
         """Whether a ring's stages may be lent what they lack, within minutes."""
 
     def give_back(self, node_ids: Iterable[str]) -> None:
@@ -84,7 +84,7 @@ class NoLenders:
     async def serve(self, ring: int, stages: Sequence[AgentStage]) -> None:
         """There is nothing to give."""
 
-    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+    def may_lend(self, stages: Sequence[AgentStage]) -> bool:
         """A lender in a stage's own PC is started anew."""
         return True
 
@@ -185,7 +185,7 @@ class CellLending:
         with self.rings.standing(ring, stages):
             await self._standing.serve(ring, stages)
 
-    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+    def may_lend(self, stages: Sequence[AgentStage]) -> bool:
         """Whether a ring's stages may be lent what they lack, within minutes: by their own PCs, or
         by others that the operator has named."""
         lacking = min(stages, key=lambda stage: stage.offer.blocks)

@@ -140,40 +140,39 @@ class RingClient:
         """Take what the head reports of its prompts into the timelines."""
         note_prompts(self._live, head, now)
 
-    def take_room(self, may_move: Callable[[int], bool], *, may_come: bool = True) -> None:
+    def update_capacity(self, has_other: Callable[[int], bool], *, may_grow: bool = True) -> None:
         """Have the head count with what the stages offer now, unless the ring is paused. Who waits
-        for more where none `may_come` is refused, or goes where it `may_move`."""
+        for more where the ring may not grow is refused, or moves where it `has_other`."""
         if self.is_paused:
             return
         now, look = time.monotonic(), self._room.look
-        for live in look(self.ring, self._live, self.links.send, now, may_come=may_come):
+        for live in look(self.ring, self._live, self.links.send, now, may_grow=may_grow):
             error = live.too_long(self.card)
             stalled = RequestStalledError(str(error))
-            self._give_up(live, stalled if may_move(live.tokens) else error, on_ring=True)
+            self._give_up(live, stalled if has_other(live.tokens) else error, on_ring=True)
 
     def give_up_stalled(
-        self, now: float, may_move: Callable[[int], bool], tail: StageProgress
+        self, now: float, has_other: Callable[[int], bool], tail: StageProgress
     ) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;
-        `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
-        those that the head starves, as the `tail` and other requests tell."""
+        `has_other`: whether there is one for so many tokens. Without, they keep their place, but
+        for those that the head starves, as the `tail` and other requests tell."""
         terms = terms_now(self.ring.terms.ring, self.ring.stages)
         self.forecaster.lenders_changed(lent_stages(self.ring.stages), self._live.values())
         starved = self.forecaster.starved(self._live.values(), terms, tail, now)
         for live in self._live.values():
-            can_move = (live.request_id in starved or live.is_overdue(now)) and may_move(
-                live.tokens
-            )
-            if can_move or live.request_id in starved:
+            is_starved = live.request_id in starved
+            can_move = (is_starved or live.is_overdue(now)) and has_other(live.tokens)
+            if can_move or is_starved:
                 live.give_up(now, can_move=can_move)
 
-    def shed_newest(self, may_move: Callable[[int], bool]) -> None:
+    def shed_newest(self, has_other: Callable[[int], bool]) -> None:
         """Give up the newest request of the lowest priority, unless it is the only one: the PC that
         is `short_of_memory` would end the stage, and with it all of them for a while."""
         if (newest := newest_to_shed(self._live.values())) is None:
             return
         why = f"The memory of {self.short_of_memory} runs short: send the request again later."
-        error = RequestStalledError(why) if may_move(newest.tokens) else RingError(why)
+        error = RequestStalledError(why) if has_other(newest.tokens) else RingError(why)
         self._give_up(newest, error, on_ring=True)
 
     async def generate(

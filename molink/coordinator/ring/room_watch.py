@@ -67,13 +67,13 @@ class RoomWatch:
         send: Callable[[SetCapacity], None],
         now: float,
         *,
-        may_come: bool,
+        may_grow: bool,
     ) -> list[LiveSequence]:
         """Have the head count with what the stages offer now, and those told who wait for more;
-        whom to refuse. `may_come`: whether somebody may lend what is lacking."""
+        whom to refuse. `may_grow`: whether somebody may lend what is lacking."""
         self.tell(ring, send)
         terms = terms_now(ring.terms.ring, ring.stages)
-        self._bound(terms, now, may_come=may_come)
+        self._bound(terms, now, may_grow=may_grow)
         waiting = self._note_waiting(ring, live, terms)
         let_in = terms.tokens_most if self._let_in is None else self._let_in
         return [one for one in waiting if one.tokens > let_in]
@@ -88,12 +88,12 @@ class RoomWatch:
             send(SetCapacity(capacity))
             self._told = ring.epoch, capacity
 
-    def _bound(self, terms: RingTerms, now: float, *, may_come: bool) -> None:
+    def _bound(self, terms: RingTerms, now: float, *, may_grow: bool) -> None:
         there = terms.kv_tokens_capacity
         if there >= terms.tokens_most:
             return
         self._less_since = now if self._less_since is None else self._less_since
-        is_awaited = may_come and now - self._less_since < BACK_WITHIN_S
+        is_awaited = may_grow and now - self._less_since < BACK_WITHIN_S
         self._let_in = None if is_awaited else there
 
     def _note_waiting(

@@ -305,7 +305,7 @@ class RingSupervisor:
                 client.note_prompts(healths[0], now)
             has_other = partial(self.service.has_other, client)
             with suppress(RingError):  # Without a link to its head, once it goes on.
-                client.take_room(has_other, may_come=self.lenders.may_come(self.stages))
+                client.update_capacity(has_other, may_grow=self.lenders.may_lend(self.stages))
                 if self._sources.update(stage.node for stage in self.stages):
                     client.clear_cache()
             client.give_up_stalled(now, has_other, stages[-1])

@@ -258,9 +258,9 @@ async def test_a_request_left_lying_keeps_its_place_until_another_ring_is_there(
         assert s.links.sent[-1] == Cancel(request_id)
 
 
-@pytest.mark.parametrize(("may_move", "error"), [(True, RequestStalledError), (False, RingError)])
+@pytest.mark.parametrize(("has_other", "error"), [(True, RequestStalledError), (False, RingError)])
 async def test_a_request_that_the_head_lets_lie_has_an_answer_or_an_error_in_a_minute(
-    monkeypatch, may_move, error
+    monkeypatch, has_other, error
 ):
     """One ring or several; its others have tokens all the time. In virtual time."""
     times = SimpleNamespace(now=0.0)
@@ -278,7 +278,7 @@ async def test_a_request_that_the_head_lets_lie_has_an_answer_or_an_error_in_a_m
             while s.client.tokens_sent <= second:  # noqa: ASYNC110 - it happens by itself
                 await asyncio.sleep(0)
             tail = StageProgress(reports=second, rows_out=second)
-            s.client.give_up_stalled(times.now, lambda tokens: may_move, tail)
+            s.client.give_up_stalled(times.now, lambda tokens: has_other, tail)
             await asyncio.sleep(0)
             if lying.done():
                 break

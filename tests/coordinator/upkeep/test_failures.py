@@ -337,12 +337,12 @@ async def test_a_request_may_move_only_where_another_ring_can_take_it(monkeypatc
     monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
     async with world(monkeypatch, size=1) as w:
         w.join("a")
-        await w.until(lambda: len(w.serving) == 1 and w.clients[0].may_move)
-        may_move = w.clients[0].may_move
-        assert not may_move(CARD.model_len_max)
+        await w.until(lambda: len(w.serving) == 1 and w.clients[0].has_other)
+        has_other = w.clients[0].has_other
+        assert not has_other(CARD.model_len_max)
         w.join("b")
         await w.until(lambda: len(w.serving) == 2)
-        assert may_move(CARD.model_len_max)
-        assert not may_move(CARD.model_len_max + 1)
+        assert has_other(CARD.model_len_max)
+        assert not has_other(CARD.model_len_max + 1)
         w.clients[1].unready_reason = "The ring has ended."
-        assert not may_move(CARD.model_len_max)
+        assert not has_other(CARD.model_len_max)

@@ -134,7 +134,7 @@ class FakeClient:
     seen: list = field(default_factory=list)
     counts: Served = field(default_factory=lambda: Served(0, 0, 0, 0.0))
     tokens: asyncio.Queue = field(default_factory=asyncio.Queue)
-    may_move: object = None
+    has_other: object = None
     stall_factor: float = 0.0
     codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     survives: bool = False
@@ -197,16 +197,16 @@ class FakeClient:
     def served(self):
         return self.counts
 
-    def take_room(self, may_move, *, may_come):
+    def update_capacity(self, has_other, *, may_grow):
         """All offer what they have loaded."""
 
     def note_prompts(self, head, now):
         pass
 
-    def give_up_stalled(self, now, may_move, tail):
-        self.may_move = may_move
+    def give_up_stalled(self, now, has_other, tail):
+        self.has_other = has_other
 
-    def shed_newest(self, may_move):
+    def shed_newest(self, has_other):
         self.shed.append(self.short_of_memory)
 
     async def generate(self, request, output=(), stall_factor=1.0):
