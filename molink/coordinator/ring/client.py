@@ -223,9 +223,8 @@ class RingClient:
         return resumable(self._live, terms_now(self.ring.terms.ring, self.ring.stages))
 
     def resume(self, ring: Ring, requests: ResumeRequests, reason: str) -> None:
-        """Submit all sequences in the ring's next epoch: those that were listed go on where they
-        are, but for those that some stage is missing; others are computed anew. Of what stages have
-        cached it keeps what all of them hold."""
+        """Submit all sequences in the ring's next epoch. Those listed keep their KV, unless a stage
+        is missing it; others are computed anew. The cache keeps what all stages hold."""
         now = time.monotonic()
         self.ring, self.is_paused = ring, False
         self._room.tell(ring, self.links.send)
@@ -238,20 +237,25 @@ class RingClient:
         for request_id in requests.listed - resumed:
             self.links.send(Cancel(request_id))
         for live in list(self._live.values()):
-            live.losses += 1
-            if (error := live.cannot_go_on(ring.terms.ring, LOSSES_MAX)) is not None:
-                self._give_up(live, error, on_ring=live.request_id in resumed)
-                continue
-            if live.request_id not in resumed:
-                self._number_anew(live)
-            live.held_tokens, live.moved_at = 0, now
-            self._note_place(live)
-            if live.timeline is not None:
-                live.timeline.resumed(reason, now)
-            if not live.on_hold:
-                self._send(live)
+            self._resume_sequence(live, reason, now, on_ring=live.request_id in resumed)
         if self._is_clear_due:  # Of requests that have been submitted again nothing is cached.
             self.clear_cache()
+
+    def _resume_sequence(
+        self, live: LiveSequence, reason: str, now: float, *, on_ring: bool
+    ) -> None:
+        live.losses += 1
+        if (error := live.cannot_go_on(self.ring.terms.ring, LOSSES_MAX)) is not None:
+            self._give_up(live, error, on_ring=on_ring)
+            return
+        if not on_ring:
+            self._number_anew(live)
+        live.held_tokens, live.moved_at = 0, now
+        self._note_place(live)
+        if live.timeline is not None:
+            live.timeline.resumed(reason, now)
+        if not live.on_hold:
+            self._send(live)
 
     def _number_anew(self, live: LiveSequence) -> None:
         """Make it a new request for the ring, of which nothing is held."""
