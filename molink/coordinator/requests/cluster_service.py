@@ -186,27 +186,21 @@ class ClusterService:
         if self.intake_paused and before is None:
             raise RingError(INTAKE_PAUSED)
         output = before.token_ids if before is not None else ()
-        left: ServingRing | None = None
+        avoided: ServingRing | None = None
         stall_factor, was_refused = 1.0, False
         for moves in range(MOVES_MAX):
             ring = await self._adopting(before) if moves == 0 else None
             if ring is None:
                 accepted = moves > 0 or before is not None
-                rings = await self._rings_for(request, left, accepted=accepted)
-                ring = self.intake.choose(
-                    rings,
-                    request,
-                    timeline,
-                    output_tokens=len(output),
-                    draw=self.draws.random(),
-                    accepted=accepted,
+                ring = await self._next_ring(
+                    request, timeline, len(output), avoided, accepted=accepted
                 )
             timeline.submitted(ring.number, ring.stages, time.monotonic())
-            given = request
+            sent = request
             if not output:
-                given = await self.intake.roles.prefilled(ring, request, self.rings)
+                sent = await self.intake.roles.prefilled(ring, request, self.rings)
             try:
-                async with aclosing(ring.client.generate(given, output, stall_factor)) as events:
+                async with aclosing(ring.client.generate(sent, output, stall_factor)) as events:
                     async for event in events:
                         output += event.token_ids
                         if event.finish_reason is not None:
@@ -216,15 +210,18 @@ class ClusterService:
                         yield event
                 return
             except RequestStalledError as error:
-                left, stall_factor = ring, STALL_FACTOR * stall_factor
+                # 1. It stalled here: another ring, which gets more time.
+                avoided, stall_factor = ring, STALL_FACTOR * stall_factor
                 self._note_move(timeline, ring, error)
             except RowsRefusedError as error:
+                # 2. A stage refused its rows: once more, elsewhere.
                 most = len(request.prompt_token_ids) + request.sampling.max_tokens
                 if was_refused or not self.has_other(ring.client, most):
                     raise
-                left, was_refused = ring, True
+                avoided, was_refused = ring, True
                 self._note_move(timeline, ring, error)
             except RingError as error:
+                # 3. The ring is lost: the next one.
                 if ring.client.unready_reason is None:
                     raise
                 self._note_move(timeline, ring, error)
@@ -281,11 +278,24 @@ class ClusterService:
         holding = [ring for ring in rings if ring.client.card.model_len_max >= tokens]
         return holding or rings
 
+    async def _next_ring(
+        self,
+        request: GenerationRequest,
+        timeline: RequestTimeline,
+        output_tokens: int,
+        avoided: ServingRing | None,
+        *,
+        accepted: bool,
+    ) -> ServingRing:
+        rings = await self._rings_for(request, avoided, accepted=accepted)
+        draw = self.draws.random()
+        return self.intake.choose(rings, request, timeline, output_tokens, draw, accepted=accepted)
+
     async def _rings_for(
-        self, request: GenerationRequest, left: ServingRing | None, *, accepted: bool
+        self, request: GenerationRequest, avoided: ServingRing | None, *, accepted: bool
     ) -> list[ServingRing]:
-        """Rings that can take a request, others than `left` if there are. A request that a ring has
-        accepted waits for the next ring; a new request is refused while there is none."""
+        """Rings that can take a request, others than `avoided` if there are. A request that a ring
+        has accepted waits for the next ring; a new request is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):
@@ -296,7 +306,7 @@ class ClusterService:
                     await self._changed.wait()
             except TimeoutError:
                 raise RingError(self.progress) from None
-        others = [ring for ring in rings if ring is not left]
+        others = [ring for ring in rings if ring is not avoided]
         return [ring for ring in others if ring.number not in request.avoids] or others or rings
 
 
