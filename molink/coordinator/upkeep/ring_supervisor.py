@@ -212,27 +212,36 @@ class RingSupervisor:
             tasks.create_task(self.endpoint.watch(ring))
             if self._serving is None or resumption is None:
                 client = await self._connected(ring)
-                tasks.create_task(client.run())
-                tasks.create_task(self._watch_progress(client))
-                async with asyncio.timeout(OPEN_TIMEOUT_S):
-                    await client.choose_codec(self.codec)
-                codec = client.codec
-                self._note("codec", f"sends activations {codec.codec}: {codec.reason}")
-                self._serving = self._serving_ring(client)
-                self._take_requests()
-                elapsed_s = self.clock() - self._planned_at
-                self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
+                self._run_client(client, tasks)
+                await self._begin_serving(client)
             else:
                 client = self._serving.client
-                async with asyncio.timeout(self.recovery.left_s):
-                    await self.endpoint.begin_epoch(ring)
-                self._resume(client, resumption)
-                if not self.has_served:
-                    self._take_requests()
-                tasks.create_task(client.run())
-                tasks.create_task(self._watch_progress(client))
+                await self._enter_epoch(client, ring, resumption)
+                self._run_client(client, tasks)
             self.keeper.keep(self.number, self.plan, ring, client.codec)
             await self._until_drained(client)
+
+    def _run_client(self, client: RingClient, tasks: asyncio.TaskGroup) -> None:
+        tasks.create_task(client.run())
+        tasks.create_task(self._watch_progress(client))
+
+    async def _begin_serving(self, client: RingClient) -> None:
+        """Check the ring's codec, which its client's first answers do, and take requests."""
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
+            await client.choose_codec(self.codec)
+        codec = client.codec
+        self._note("codec", f"sends activations {codec.codec}: {codec.reason}")
+        self._serving = self._serving_ring(client)
+        self._take_requests()
+        elapsed_s = self.clock() - self._planned_at
+        self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
+
+    async def _enter_epoch(self, client: RingClient, ring: Ring, resumption: Resumption) -> None:
+        async with asyncio.timeout(self.recovery.left_s):
+            await self.endpoint.begin_epoch(ring)
+        self._resume(client, resumption)
+        if not self.has_served:
+            self._take_requests()
 
     async def _resumption(self, ring: Ring, error: MolinkError) -> Resumption:
         """The ring's next epoch. Raises the error that has ended this one when there is none. Of
