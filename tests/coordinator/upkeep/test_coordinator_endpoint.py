@@ -11,7 +11,7 @@ from molink.coordinator.services import RelayHere
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.serving.model_card import ModelCard
 from molink.tasks import cancel
-from molink.transport.link.thread import ProcessLinks
+from molink.transport.link.process_links import ProcessLinks
 from molink.transport.relay.protocol import COORDINATOR
 from molink.transport.relay.server import RelayServer
 from molink.wire.curve_keys import CurveKeys
