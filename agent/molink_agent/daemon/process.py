@@ -28,7 +28,7 @@ from molink_agent.daemon.membership import (
     forget_membership,
 )
 from molink_agent.daemon.reports import DeviceReports
-from molink_agent.daemon.routes import ListenAddress, LocalPorts, RelayedRoutes, SharedUplink
+from molink_agent.daemon.routes import ListenAddress, RelayedRoutes
 from molink_agent.daemon.stage_launcher import AgentStageLauncher, WeightsCache
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.step_times import KeptStepTimes
@@ -39,6 +39,7 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.network.port_mapping import PortMapper
+from molink_agent.network.shared_line import LocalPorts, SharedUplink
 from molink_agent.probe.full_screen import FullScreenProbe
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 from molink_agent.probe.input_idle import input_sources
