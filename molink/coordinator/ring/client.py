@@ -227,7 +227,7 @@ class RingClient:
         is missing it; others are computed anew. The cache keeps what all stages hold."""
         now = time.monotonic()
         self.ring, self.is_paused = ring, False
-        self._room.tell(ring, self.links.send)
+        self._room.send_capacity(ring, self.links.send)
         if requests.cached is not None:
             retained = requests.cached
             self.links.send(ChangeCache(retained.emptied if self._is_clear_due else retained))

@@ -47,7 +47,7 @@ def resumable(live: Mapping[int, LiveSequence], terms: RingTerms) -> tuple[tuple
 class RoomWatch:
     """Watch over what the stages of one ring offer."""
 
-    _told: tuple[int, RingCapacity] | None = field(init=False, default=None)
+    _sent: tuple[int, RingCapacity] | None = field(init=False, default=None)
     """Epoch of the ring in which the head was told something last, and what; in another one it
     counts by the ring's terms."""
 
@@ -71,22 +71,22 @@ class RoomWatch:
     ) -> list[LiveSequence]:
         """Have the head count with what the stages offer now, and those told who wait for more;
         whom to refuse. `may_grow`: whether somebody may lend what is lacking."""
-        self.tell(ring, send)
+        self.send_capacity(ring, send)
         terms = terms_now(ring.terms.ring, ring.stages)
         self._bound(terms, now, may_grow=may_grow)
         waiting = self._note_waiting(ring, live, terms)
         let_in = terms.tokens_most if self._let_in is None else self._let_in
         return [one for one in waiting if one.tokens > let_in]
 
-    def tell(self, ring: Ring, send: Callable[[SetCapacity], None]) -> None:
+    def send_capacity(self, ring: Ring, send: Callable[[SetCapacity], None]) -> None:
         """Have the head count with what the stages offer now."""
         terms = ring.terms.ring
         capacity = least_offered(counted(stage, terms) for stage in ring.stages)
         if capacity.blocks >= blocks_for(terms.tokens_most):
             self._less_since = self._let_in = None
-        if any(capacity.heard) and self._told != (ring.epoch, capacity):
+        if any(capacity.heard) and self._sent != (ring.epoch, capacity):
             send(SetCapacity(capacity))
-            self._told = ring.epoch, capacity
+            self._sent = ring.epoch, capacity
 
     def _bound(self, terms: RingTerms, now: float, *, may_grow: bool) -> None:
         there = terms.kv_tokens_capacity
