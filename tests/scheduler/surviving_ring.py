@@ -30,8 +30,8 @@ from molink_scheduler.recovery.instructions import (
     JoinEpoch,
     ListRequests,
     LoadPlaces,
+    NextMember,
     ResumeRequests,
-    Seat,
 )
 from molink_scheduler.recovery.machine import recover
 from molink_scheduler.recovery.members import Filler, Member, RingRoom, Room
@@ -125,8 +125,8 @@ class SurvivingRing(ToyRing):
                 self.tell(self.filler(instruction))
             case FindNeighbour(_, able):
                 self.tell(NeighbourFound(able[0]))
-            case BeginEpoch(_, seats):
-                self.coming = [self.seated(seat) for seat in seats]
+            case BeginEpoch(_, next_members):
+                self.coming = [self.member_in(next_member) for next_member in next_members]
             case LoadPlaces(places):
                 attempt, ring = self.recovery.attempt, self.ended
                 loaded_at = self.now + self.refill_s
@@ -146,9 +146,11 @@ class SurvivingRing(ToyRing):
         free = None if self.beside else Filler(f"n{next(self.ids)}")
         return FillerFound(asked.place, free=free)
 
-    def seated(self, seat: Seat) -> Coming:
-        before = self.coming[seat.place]
-        return Coming(before.stage, seat.filler.node) if isinstance(seat, Fills) else before
+    def member_in(self, next_member: NextMember) -> Coming:
+        before = self.coming[next_member.place]
+        if isinstance(next_member, Fills):
+            return Coming(before.stage, next_member.filler.node)
+        return before
 
     def loaded(self, ring: int, attempt: int, places: tuple[int, ...]) -> None:
         for place in places:

@@ -62,7 +62,7 @@ class RingPairs:
     """PCs that the operator has confirmed."""
     _rings: dict[int, Sequence[AgentStage]] = field(default_factory=dict)
     """Stages of the rings that stand, by number."""
-    _seats: dict[int, int] = field(default_factory=dict)
+    _role_index: dict[int, int] = field(default_factory=dict)
     """Ring to its place among the roles."""
     _links: dict[Group, PairLink] = field(default_factory=dict)
     """Links that are wanted now."""
@@ -90,7 +90,7 @@ class RingPairs:
 
     def place(self, ring: ServingRing) -> int | None:
         """The place of a ring among the roles; None: it does all now."""
-        return self._seats.get(ring.number) if ring.number in self._linked else None
+        return self._role_index.get(ring.number) if ring.number in self._linked else None
 
     @property
     def trouble(self) -> str:
@@ -113,7 +113,7 @@ class RingPairs:
         if not self.are_set:
             return {}
         self._nodes, self._confirmed = nodes, frozenset(confirmed)
-        self._take_seats()
+        self._assign_roles()
         self._why_not.clear()
         rings = {one: self._ends(*one) for one in self._paired_rings()}
         self._links = self._drawn([ends for pairs in rings.values() for ends in pairs])
@@ -130,17 +130,19 @@ class RingPairs:
 
     # -- which rings ------------------------------------------------------------------------------
 
-    def _take_seats(self) -> None:
+    def _assign_roles(self) -> None:
         """Give rings that stand the roles that no other one has which stands."""
-        self._seats = {ring: seat for ring, seat in self._seats.items() if ring in self._rings}
-        for ring in sorted(self._rings.keys() - self._seats.keys()):
-            free = sorted(set(range(len(self.roles))) - set(self._seats.values()))
+        self._role_index = {
+            ring: role for ring, role in self._role_index.items() if ring in self._rings
+        }
+        for ring in sorted(self._rings.keys() - self._role_index.keys()):
+            free = sorted(set(range(len(self.roles))) - set(self._role_index.values()))
             if free:
-                self._seats[ring] = free[0]
+                self._role_index[ring] = free[0]
 
     def _paired_rings(self) -> Iterator[tuple[int, int]]:
         """Rings that compute prompts, each with the one that it does it for."""
-        ring_at = {seat: ring for ring, seat in self._seats.items()}
+        ring_at = {role: ring for ring, role in self._role_index.items()}
         for giver, taker in pairs_of(self.roles).items():
             if giver in ring_at and taker in ring_at:
                 yield ring_at[giver], ring_at[taker]

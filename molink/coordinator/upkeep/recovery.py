@@ -46,9 +46,9 @@ from molink_scheduler.recovery.instructions import (
     JoinEpoch,
     ListRequests,
     LoadPlaces,
+    NextMember,
     Reloads,
     ResumeRequests,
-    Seat,
     Serve,
     Stays,
     TooSmall,
@@ -135,8 +135,8 @@ class Recovery:
                     self._advance(ring, self._filler(ring, asked))
                 case FindNeighbour() as asked:
                     self._advance(ring, self._neighbour(ring, asked))
-                case BeginEpoch(_, seats):
-                    return self._next_epoch_of(ring, seats)
+                case BeginEpoch(_, next_members):
+                    return self._next_epoch_of(ring, next_members)
         return None
 
     def is_lost(self, ring: Ring, place: int, silent_s: float) -> bool:
@@ -216,13 +216,13 @@ class Recovery:
                 return NeighbourFound(place)
         return NeighbourFound(None)
 
-    def _next_epoch_of(self, ring: Ring, seats: Sequence[Seat]) -> Ring:
+    def _next_epoch_of(self, ring: Ring, next_members: Sequence[NextMember]) -> Ring:
         epoch = self.next_epoch()
-        return in_places(ring, [self._seated(ring, seat).in_epoch(epoch) for seat in seats])
+        return in_places(ring, [self._stage_in(ring, one).in_epoch(epoch) for one in next_members])
 
-    def _seated(self, ring: Ring, seat: Seat) -> AgentStage:
-        stage = ring.stages[seat.place]
-        match seat:
+    def _stage_in(self, ring: Ring, next_member: NextMember) -> AgentStage:
+        stage = ring.stages[next_member.place]
+        match next_member:
             case Stays():
                 return stage
             case Reloads():
