@@ -122,12 +122,12 @@ class Cluster:
 
     def _hand_over(self, a: int, b: int, node: int) -> bool:
         """A node of ring a goes over to ring b."""
-        giver, taker = self.rings[a], self.rings[b]
-        rest = tuple(other for other in giver.order if other != node)
+        source, target = self.rings[a], self.rings[b]
+        rest = tuple(other for other in source.order if other != node)
         if not rest:
             return False
-        costs = PairCosts(self.objective.problem, taker.rows)
-        larger = best_of(self.objective, insertions(costs, taker.order, node), taker.score)
+        costs = PairCosts(self.objective.problem, target.rows)
+        larger = best_of(self.objective, insertions(costs, target.order, node), target.score)
         return larger is not None and self._accept(b, larger, a, [rest])
 
     def _exchange(self, a: int, b: int, i: int, j: int) -> bool:
