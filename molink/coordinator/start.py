@@ -39,8 +39,8 @@ from molink.coordinator.planning.catalogue_plans import cluster_catalogue
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
-from molink.coordinator.requests.hand_over import RingRoles, check_roles
 from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.prefill_rings import RingRoles, check_roles
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint

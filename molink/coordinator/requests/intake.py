@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from molink.config.groups import ApiSettings
-from molink.coordinator.requests.hand_over import RingRoles
+from molink.coordinator.requests.prefill_rings import RingRoles
 from molink.coordinator.requests.serving_ring import ServingRing
 from molink.errors import OverloadedError
 from molink.serving.service import GenerationRequest

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.requests.hand_over import RingRoles
 from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.prefill_rings import RingRoles
 from molink.errors import RingError
 from molink.wire.frames import Cancel, ChangeCache, FinishReason, Submit, TokenSample
 from molink_scheduler.head.settings import RingTerms
