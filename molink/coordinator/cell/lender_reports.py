@@ -26,7 +26,7 @@ LOST_AFTER_S = 10.0
 
 
 @dataclass(slots=True)
-class PcsTold:
+class LenderReports:
     """What the PCs of all cells have told, and how near they are to each other."""
 
     echoes: EchoLinks
