@@ -63,13 +63,9 @@ from molink_scheduler.kv.changes import RetainBlocks, TakeBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.request import Request
-from molink_scheduler.timing.steps import DecodeClock
+from molink_scheduler.timing.steps import DECODES_BEFORE_PREFILL_MAX, DecodeClock
 
 __all__ = ["HeadScheduler", "HeadSettings"]
-
-DECODES_BEFORE_PREFILL_MAX = 8
-"""Decode batches that may pass a waiting prefill span in a row: prefill is delayed by decode,
-never starved."""
 
 
 @dataclass(slots=True)
