@@ -107,7 +107,7 @@ def run_cluster(
     ring_settings: str = "",
     lending: CellLending | None = None,
 ) -> Cluster:
-    """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
+    """Start the loops of a cluster in `tasks`. The cluster ends when one of them fails.
 
     `new_endpoint` is called with the epoch of each ring; `intake` says which requests are taken,
     and by which ring; `relay` reports on the relay, where there is one. Rings in `live` that

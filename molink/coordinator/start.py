@@ -81,7 +81,7 @@ class Coordinator:
     drafter: Checkpoint | None
     """Model that drafts, which agents fetch from here; None: there is none."""
     agents_tls: ssl.SSLContext
-    """What the port for agents presents itself with."""
+    """TLS context of the port for agents."""
     made_wait: Callable[[str], None]
     """To be called whenever a PC's download of weights waits for this side."""
     plan: Callable[[str | None], Awaitable[Plan | Shortage]]

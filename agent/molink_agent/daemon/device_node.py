@@ -379,7 +379,7 @@ class DeviceNode:
 
     def _speaks(self, number: int) -> bool:
         """Whether this build can be in a ring of this number. A coordinator that compares none may
-        ask before it knows that it is not to; what would come of it, others would be blamed for."""
+        ask all the same; the ring's other stages would be blamed for what fails then."""
         return not own_protocols().trouble(number)
 
     def _check_not_replaced(self, accepted: Accepted) -> None:

@@ -150,7 +150,7 @@ class AgentStageLauncher:
     """Starts the stages of one node; an agent's StageLauncher."""
 
     number: int
-    """The node's."""
+    """Number of the node on this PC."""
     admission: MemberAdmission
     owner: OwnerPolicy
     listen_address: ListenAddress

@@ -81,8 +81,8 @@ def _hops(ring: Ring, to_head: LinkReport | None) -> Iterator[_Hop]:
 def service_report(
     service: ClusterService, nodes: Sequence[NodeReport] = (), trouble: Sequence[str] = ()
 ) -> ClusterReport:
-    """Report of all rings and these nodes; of the sentences on trouble, empty ones are none, and
-    those on drafters that rings serve without, and on targets that no ring can keep, are added."""
+    """Report of all rings and `nodes`. `trouble`: sentences, of which empty ones are dropped;
+    sentences on missing drafters and impossible targets are added."""
     log = service.request_log
     ends = (ring.client.ring.stages[end].loaded for ring in service.rings for end in (0, -1))
     targets = service.intake.trouble(service.rings)

@@ -28,8 +28,8 @@ LOOK_S = 0.1
 """Between two looks whether the ring that computes a prompt still stands."""
 
 SALT_BYTES = 8
-"""Bytes of the name of a group that nobody else is in: what the pair has cached of a prompt and the
-ring that answers has lost is computed again there, since only what is computed is handed over."""
+"""Bytes of a cache salt that no other request has, so that the pair computes the whole prompt
+again: only computed blocks are handed over, never blocks that were cached before."""
 
 ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 

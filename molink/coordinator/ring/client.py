@@ -141,8 +141,8 @@ class RingClient:
         note_prompts(self._live, head, now)
 
     def update_capacity(self, has_other: Callable[[int], bool], *, may_grow: bool = True) -> None:
-        """Have the head count with what the stages offer now, unless the ring is paused. Who waits
-        for more where the ring may not grow is refused, or moves where it `has_other`."""
+        """Pass the stages' offers on to the head, unless the ring is paused. Where it may not grow,
+        requests that no longer fit move if the cluster `has_other`, else they are refused."""
         if self.is_paused:
             return
         now, look = time.monotonic(), self._room.look

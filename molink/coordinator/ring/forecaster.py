@@ -41,8 +41,7 @@ class RingForecaster:
     pace: PaceEstimator = field(default_factory=PaceEstimator)
     admission: RingAdmission = field(default_factory=RingAdmission)
     order: PromptOrder = field(default_factory=PromptOrder)
-    """Order of waiting prompts as the head has it, which gives its own places by what is cached
-    there."""
+    """Estimated order of waiting prompts; the head's own places depend on its cache."""
     mirror: PrefixMirror | None = None
     """None: the ring caches nothing."""
     round_s: float = 0.0
