@@ -116,13 +116,16 @@ def run_cluster(
     """
 
     def report(service: ClusterService) -> ClusterReport:
-        own = [hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble]
-        own += [lending.rings.trouble] if lending is not None else []
+        troubles = [hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble]
+        troubles += [lending.rings.trouble] if lending is not None else []
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
-        base, lent = service_report(service, nodes, own), cell.report() if cell else None
-        room = free_bytes(live.path.parent)
+        base, cell_report = (
+            service_report(service, nodes, troubles),
+            cell.report() if cell else None,
+        )
+        free = free_bytes(live.path.parent)
         return replace(
-            base, audits=auditor.report(), relay=relay(), cell=lent, disk_free_bytes=room
+            base, audits=auditor.report(), relay=relay(), cell=cell_report, disk_free_bytes=free
         )
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
@@ -148,10 +151,10 @@ def run_cluster(
         lenders=lending or NoLenders(),
     )
     news = ClusterNews(service.cluster, service.events, service.watch)
-    kept = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
-    kept += [lending.run()] if lending is not None else []
-    for work in (*map(service.finish_earlier, unfinished), *kept):
-        tasks.create_task(work)
+    loops = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
+    loops += [lending.run()] if lending is not None else []
+    for loop in (*map(service.finish_earlier, unfinished), *loops):
+        tasks.create_task(loop)
     given_by = partial(given_by_pc, hub.registry, ledger)
     thanks = _thanks(hub.book, ledger, service)
     return Cluster(service, manager.rings, admin, news, live, given_by, thanks, cell)
