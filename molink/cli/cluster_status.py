@@ -50,7 +50,7 @@ async def show_news(news: "ClusterNews", shown: StatusLine, *, after_start: bool
 
 
 @contextmanager
-def end_told(shown: StatusLine) -> Iterator[None]:
+def announcing_end(shown: StatusLine) -> Iterator[None]:
     """Say when the block is cancelled, as by Ctrl-C, that what it started is ended in order."""
     try:
         yield

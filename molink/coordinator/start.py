@@ -129,11 +129,11 @@ async def start_coordinator(
             joining=JoinService(registry, broker, host, tls.trust, size, suspensions),
             registry=registry,
             checkpoint=model.checkpoint,
-            drafter=_offered(drafter, planner),
+            drafter=_drafter_to_offer(drafter, planner),
             agents_tls=tls.server_context(),
             made_wait=lambda pc: book.make_wait(pc, time.monotonic()),
             plan=lambda split: _best_plan(planner, book, split),
-            catalogue=lambda: cluster_catalogue(_ready(book), planner.facts.dtype),
+            catalogue=lambda: cluster_catalogue(_usable_nodes(book), planner.facts.dtype),
         )
 
 
@@ -194,10 +194,10 @@ def _ring_settings(settings: UpSettings) -> str:
 def _best_plan(
     planner: ModelPlanner, book: NodeBook, split: str | None
 ) -> Awaitable[Plan | Shortage]:
-    return plan_beside(planner.splitting(split).question(_ready(book)))
+    return plan_beside(planner.splitting(split).question(_usable_nodes(book)))
 
 
-def _ready(book: NodeBook) -> list[Node]:
+def _usable_nodes(book: NodeBook) -> list[Node]:
     return [node for node in book if node.may_serve]
 
 
@@ -237,7 +237,7 @@ def _planner(settings: UpSettings, model: ServedModel, drafter: DraftModel | Non
     return replace(planner, trouble=trouble)
 
 
-def _offered(drafter: DraftModel | None, planner: ModelPlanner) -> Checkpoint | None:
+def _drafter_to_offer(drafter: DraftModel | None, planner: ModelPlanner) -> Checkpoint | None:
     """The model that drafts, where agents fetch it from here."""
     planned = planner.drafter
     if drafter is None or planned is None or planned.refused or planned.weights.from_hub:

@@ -54,7 +54,7 @@ class RingForecaster:
     """Stages that have lenders, as they were last looked at."""
     watch: LineWatch = field(default_factory=LineWatch)
     """Over requests that are starved."""
-    _rows_told: int = 0
+    _rows_reported: int = 0
     """Rows of the tail of which its messages have told."""
     _tail_reports: int = 0
     """Count of the reports that the tail had sent at the last look."""
@@ -125,7 +125,7 @@ class RingForecaster:
     def round_came(self, live: LiveSequence, tokens: int, rows: int, now: float) -> None:
         """A sequence has its next tokens, all in one message; so many rows became of them, and of
         drafts in vain."""
-        self._rows_told += rows
+        self._rows_reported += rows
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
         if live.has_token:
             weight = ROUND_WEIGHT if self.round_s else 1.0
@@ -160,7 +160,7 @@ class RingForecaster:
         Its rows that became no tokens are of prompts."""
         if tail.reports < self._tail_reports:  # Another stage is the tail.
             self.watch.begin_anew()
-        rows = tail.rows_out - self._rows_told if tail.reports != self._tail_reports else None
+        rows = tail.rows_out - self._rows_reported if tail.reports != self._tail_reports else None
         self._tail_reports = tail.reports
         asked = sum(live.tokens + BLOCK_TOKENS for live in all_live)
         has_slots = terms.slots is None or len(all_live) <= terms.slots

@@ -157,16 +157,16 @@ class DeviceLender:
         there."""
         for one in self._order.allow:
             if one.size_bytes < self._allowed.get(one.lease, 0):
-                self._tell_of(one)  # A part of it was given back.
+                self._send_lease(one)  # A part of it was given back.
             if one.lease in self._allowed or one.lease in self._ended:
                 continue
             left = self.room.size_bytes - sum(self._allowed.values())
             if one.size_bytes > left or not self.room.kept_bytes:
                 self._ended.add(one.lease)
             elif self._process is not None:
-                self._tell_of(one)
+                self._send_lease(one)
 
-    def _tell_of(self, one: LeaseOrder) -> None:
+    def _send_lease(self, one: LeaseOrder) -> None:
         self._allowed[one.lease] = one.size_bytes
         if self._process is not None:
             lease = {"allow": one.lease, "key": one.key, "bytes": one.size_bytes}
