@@ -119,13 +119,10 @@ def run_cluster(
         troubles = [hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble]
         troubles += [lending.rings.trouble] if lending is not None else []
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
-        base, cell_report = (
-            service_report(service, nodes, troubles),
-            cell.report() if cell else None,
-        )
+        base, cells = service_report(service, nodes, troubles), cell.report() if cell else None
         free = free_bytes(live.path.parent)
         return replace(
-            base, audits=auditor.report(), relay=relay(), cell=cell_report, disk_free_bytes=free
+            base, audits=auditor.report(), relay=relay(), cell=cells, disk_free_bytes=free
         )
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
@@ -137,19 +134,8 @@ def run_cluster(
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
     unfinished = live.unfinished()
     keeper = RingKeeper.of(live, ring_settings, unfinished)
-    manager = ClusterManager(
-        settings,
-        hub.book,
-        planner,
-        service,
-        assigner=assigner,
-        new_endpoint=new_endpoint,
-        readiness=readiness,
-        tasks=tasks,
-        blame=blame,
-        keeper=keeper,
-        lenders=lending or NoLenders(),
-    )
+    ways = assigner, new_endpoint, readiness, tasks, blame, keeper, lending or NoLenders()
+    manager = ClusterManager(settings, hub.book, planner, service, *ways)
     news = ClusterNews(service.cluster, service.events, service.watch)
     loops = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
     loops += [lending.run()] if lending is not None else []

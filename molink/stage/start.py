@@ -88,25 +88,13 @@ def start_stage(
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     sent = _sent_log(layers, join)
     shadowing, recent = Shadowing(sent, links), RecentWork(layers.is_head)
-    reports = HealthReports(
-        core=core,
-        engine=engine,
-        links=links,
-        packing=sent.packing,
-        report=stage_cache.reporter(report),
-        recent=recent,
-        shadowing=shadowing,
-        head_health=drafters.after(with_head),
-        audited=join.ring.audited,
-    )
+    working, told = (core, engine, links, sent.packing), stage_cache.reporter(report)
+    told_of = *working, told, recent, shadowing, drafters.after(with_head), join.ring.audited
+    recorded = RecordedCore.begin(core, events.events, time.monotonic())
     return StageLoop(
-        core=RecordedCore.begin(core, events.events, time.monotonic()),
-        engine=engine,
-        layers=layers,
-        links=links,
-        packing=sent.packing,
+        *(recorded, engine, layers, links, sent.packing),
         end_rules=EndRules(layers.tokenizer),
-        reports=reports,
+        reports=HealthReports(*told_of),
         events=events,
         sent=sent,
         shadowing=shadowing,

@@ -209,19 +209,16 @@ class ClusterService:
                             self.audits.answered(timeline, tokens, ring.number, salt)
                         yield event
                 return
-            except RequestStalledError as error:
-                # 1. It stalled here: another ring, which gets more time.
+            except RequestStalledError as error:  # 1. Another ring, which gets more time.
                 avoided, stall_factor = ring, STALL_FACTOR * stall_factor
                 self._note_move(timeline, ring, error)
-            except RowsRefusedError as error:
-                # 2. A stage refused its rows: once more, elsewhere.
+            except RowsRefusedError as error:  # 2. Once more, elsewhere.
                 most = len(request.prompt_token_ids) + request.sampling.max_tokens
                 if was_refused or not self.has_other(ring.client, most):
                     raise
                 avoided, was_refused = ring, True
                 self._note_move(timeline, ring, error)
-            except RingError as error:
-                # 3. The ring is lost: the next one.
+            except RingError as error:  # 3. The ring is lost: the next one.
                 if ring.client.unready_reason is None:
                     raise
                 self._note_move(timeline, ring, error)
