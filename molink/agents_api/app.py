@@ -69,8 +69,14 @@ def create_agents_app(
     `add_weights_routes`), and are told what they have given and, with `thanks_for`, to whom."""
     app = web.Application(middlewares=[errors_in_shape], client_max_size=SEALED_BYTES_MAX)
     add_join_route(app, joining)
-    routed = app, offered, pc_of_token, made_wait
-    add_weights_routes(*routed, drafter=drafter, bytes_per_s_max=bytes_per_s_max)
+    add_weights_routes(
+        app,
+        offered,
+        pc_of_token,
+        made_wait,
+        drafter=drafter,
+        bytes_per_s_max=bytes_per_s_max,
+    )
     _add_given_route(app, pc_of_token, given_by)
     if thanks_for is not None:
         _add_thanks_route(app, pc_of_token, thanks_for)

@@ -38,7 +38,7 @@ from molink.agents_api.slots import (
 )
 from molink.api.errors import ApiError
 from molink.checkpoint.weights_manifest import DRAFTER_PART
-from molink.control.versions import PROTOCOL_HEADER, UNTOLD, own_protocols
+from molink.control.versions import PROTOCOL_HEADER, PROTOCOL_IF_UNSTATED, own_protocols
 from molink.token_bucket import TokenBucket
 
 CHUNK_BYTES = 256 * 2**10
@@ -116,7 +116,7 @@ class WeightsRoutes:
     def _pc(self, request: web.Request) -> str:
         pc = pc_that_asks(request, self.pc_of_token, "Weights are")
         told = request.headers.get(PROTOCOL_HEADER, "")
-        number = int(told) if told.isdecimal() and len(told) < 10 else UNTOLD
+        number = int(told) if told.isdecimal() and len(told) < 10 else PROTOCOL_IF_UNSTATED
         if trouble := own_protocols().trouble(number):
             raise ApiError(trouble, status=409, code="outdated")
         return pc
@@ -221,8 +221,7 @@ def add_weights_routes(
     )
     _add_routes(app, "/weights", routes)
     if drafter is not None:
-        shared = routes.slots, routes.cap
-        beside = WeightsRoutes(drafter, pc_of_token, made_wait, *shared)
+        beside = WeightsRoutes(drafter, pc_of_token, made_wait, routes.slots, routes.cap)
         _add_routes(app, f"/weights/{DRAFTER_PART}", beside)
     return routes
 

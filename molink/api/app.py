@@ -1,4 +1,4 @@
-"""The table of paths, and the limits around it."""
+"""The aiohttp application: routes, middlewares and what handlers share."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -67,11 +67,11 @@ def create_app(
     live: LiveState | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
-    """The application that serves `service` to who has `access`: without it, to this machine.
+    """The application that serves `service`. Without `access` only this machine is let in.
+
     `chat_format`: how the model writes calls and reasoning; without it, as its template shows;
     `strict` refuses fields that would be ignored; `shares_cache`: keys share cached KV;
-    `metrics` are given where they go elsewhere, too;
-    `live` keeps answers, which can be read again then.
+    `metrics`: given where they are also exported; `live`: store of answers that can be read again.
 
     Run it with `start_api`, which sets what cancellation needs.
     """

@@ -51,15 +51,15 @@ def add_plan_route(
         if split is not None and split not in SPLITS:
             splits = ", ".join(SPLITS)
             raise InvalidRequestError(f"split must be one of {splits}, got {split!r:.80}.", "split")
-        at_s, told = made.get(split, (-math.inf, {}))
+        at_s, answer = made.get(split, (-math.inf, {}))
         if clock() - at_s < PLAN_FRESH_S:
-            return web.json_response(told)
+            return web.json_response(answer)
         if planning.locked():
             raise RingError("Another plan is being made: try again in some seconds.")
         async with planning:
             found = await plan(split)
-        made[split] = clock(), (told := {"model": model, **_fields(found)})
-        return web.json_response(told)
+        made[split] = clock(), (answer := {"model": model, **_fields(found)})
+        return web.json_response(answer)
 
     app.add_routes([web.get(PLAN_PATH, get_plan)])
 

@@ -122,8 +122,8 @@ async def get_generated(service: GenerationService, request: web.Request) -> web
     answer = await Answer.of(events_of(kept, service.card))
     body = _body(kept.answer_id, kept.request, stopwatch, answer)
     error = kept.ending.error if kept.ending is not None else ""
-    told = {"status": status_of(kept), **({"error": {"message": error}} if error else {})}
-    return web.json_response(body | told, dumps=json_text)
+    ending = {"status": status_of(kept), **({"error": {"message": error}} if error else {})}
+    return web.json_response(body | ending, dumps=json_text)
 
 
 async def _whole_response(

@@ -221,7 +221,7 @@ def generation_requests(
     """One request for each choice of a prompt; without a seed, each prompt draws its own.
     `grammar` is checked (`grammars.fields`); `usual_priority` is the caller's; `quiet`: where stop
     strings end nothing; `continues`: whether answers go on with the prompt's text."""
-    card.check_words(prompt_token_ids)
+    card.check_token_ids(prompt_token_ids)
     seed = secrets.randbits(64) if body.seed is None else body.seed
     _check_stop_text(body, card)
     sampling = SamplingParams(

@@ -28,7 +28,7 @@ STARTING, LOADING, CONNECTING = (
 )
 """What a stage does before it has begun to load, until it has, and then."""
 
-UNTOLD = frozenset({"request_moved"})
+HIDDEN_KINDS = frozenset({"request_moved"})
 """Kinds of events that are too many for a terminal: a ring may lose a thousand requests at once."""
 
 
@@ -40,7 +40,7 @@ async def show_news(news: "ClusterNews", shown: StatusLine, *, after_start: bool
         seq = events.last_seq
     while True:
         for event in events.after(seq):
-            if event.kind not in UNTOLD:
+            if event.kind not in HIDDEN_KINDS:
                 shown.event(event.text, kind=event.kind, node=event.node, ring=event.ring)
         seq = events.last_seq
         shown.status(news.now)
@@ -50,7 +50,7 @@ async def show_news(news: "ClusterNews", shown: StatusLine, *, after_start: bool
 
 
 @contextmanager
-def end_told(shown: StatusLine) -> Iterator[None]:
+def announcing_end(shown: StatusLine) -> Iterator[None]:
     """Say when the block is cancelled, as by Ctrl-C, that what it started is ended in order."""
     try:
         yield

@@ -72,7 +72,7 @@ async def _demo(settings: "ServeSettings", talk: Talk, *, quiet: bool) -> None:
 
 async def _one_answer(service: "GenerationService", prompt: str, *, as_json: bool) -> None:
     """Stream one answer and print how quick the ring was; or print both as one object."""
-    tell = _untold if as_json else partial(print, end="", flush=True)
+    tell = _print_nothing if as_json else partial(print, end="", flush=True)
     wrap = WordWrap(shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
     tell(f"\nYou: {prompt}\n")
     tell(wrap.wrapped("Model: ") if wrap else "Model: ")
@@ -93,7 +93,7 @@ async def _one_answer(service: "GenerationService", prompt: str, *, as_json: boo
         print(json.dumps(told))
 
 
-def _untold(text: str) -> None:
+def _print_nothing(text: str) -> None:
     """Nobody reads along."""
 
 

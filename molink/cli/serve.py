@@ -91,7 +91,7 @@ def users_app(
 async def _serve(settings: ServeSettings, watching: Watching) -> None:
     """Serve until cancelled. Raises StageError or UserError when no ring stands at first."""
     from molink.api.server import check_port_free
-    from molink.cli.cluster_status import end_told
+    from molink.cli.cluster_status import announcing_end
 
     check_port_free(settings.host, settings.port)
     shown = watching.status_line()
@@ -99,7 +99,7 @@ async def _serve(settings: ServeSettings, watching: Watching) -> None:
     if watching.shows_progress:
         shown.hint(BEGUN.format(model=settings.served.model, nodes=stages))
     async with AsyncExitStack() as stack:
-        with end_told(shown):
+        with announcing_end(shown):
             await _run(settings, watching, shown, stack)
 
 

@@ -65,12 +65,12 @@ def up(data_dir: str | None, public_host: str, watching: Watching, **options: An
 
 async def _up(settings: UpSettings, watching: Watching) -> None:
     """Run until cancelled by a signal. Raises ControlError when the broker refuses us."""
-    from molink.cli.cluster_status import end_told
+    from molink.cli.cluster_status import announcing_end
 
     with watching.status_line() as shown:
         shown.status(f"Starting, and reading {settings.served.model}: some seconds.")
         async with AsyncExitStack() as stack:
-            with end_told(shown):
+            with announcing_end(shown):
                 await _serve(settings, watching, shown, stack)
 
 

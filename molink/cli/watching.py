@@ -43,9 +43,9 @@ log = logging.getLogger("molink.requests")
 
 def log_request(timeline: RequestTimeline) -> None:
     """Log that a request has ended: at INFO, so that lines for people do not have it."""
-    told = {name: getattr(timeline, name) for name in LOGGED}
+    logged = {name: getattr(timeline, name) for name in LOGGED}
     rings = [attempt.ring for attempt in timeline.attempts]
-    fields = {"request_id": timeline.arrival.request_id, **told, "rings": rings}
+    fields = {"request_id": timeline.arrival.request_id, **logged, "rings": rings}
     log.info("request ended: %s", timeline.finish_reason, extra={"fields": fields})
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from molink.wire import protocol
 
-UNTOLD = 7
+PROTOCOL_IF_UNSTATED = 7
 """Number of builds that tell none: some of them spoke less, all of them too little."""
 
 PROTOCOL_HEADER = "MoLink-Protocol"

@@ -52,11 +52,11 @@ class ClusterAdmin:
 
     async def drain(self, node_id: str, by: str) -> NodeOrdered:
         """Let a node hand over what it does, and give it nothing more until it is resumed."""
-        return await self._hold(node_id, by, is_held=True)
+        return await self._set_drained(node_id, by, is_drained=True)
 
     async def resume(self, node_id: str, by: str) -> NodeOrdered:
         """Let a node serve again that was drained, or quarantined."""
-        return await self._hold(node_id, by, is_held=False)
+        return await self._set_drained(node_id, by, is_drained=False)
 
     async def remove(self, node_id: str, by: str) -> NodeOrdered:
         """Throw a PC out with all its devices, for good; names the invite with which it came and
@@ -106,16 +106,16 @@ class ClusterAdmin:
         self._note("The prefix caches are cleared", by)
         return CachesCleared(rings)
 
-    async def _hold(self, node_id: str, by: str, *, is_held: bool) -> NodeOrdered:
+    async def _set_drained(self, node_id: str, by: str, *, is_drained: bool) -> NodeOrdered:
         self._check_agents()
         async with self._holding:
             node = self._member(node_id)
-            drained = self.book.drained - {node_id} | ({node_id} if is_held else set())
+            drained = self.book.drained - {node_id} | ({node_id} if is_drained else set())
             await asyncio.to_thread(self.registry.set_setting, DRAINED, json.dumps(sorted(drained)))
-            self.book.hold(node, is_held=is_held)
-            if not is_held:
+            self.book.set_drained(node, is_drained=is_drained)
+            if not is_drained:
                 await self.quarantine.release(node_id)
-        self._note(f"{node.name} is {'drained' if is_held else 'resumed'}", by, node.name)
+        self._note(f"{node.name} is {'drained' if is_drained else 'resumed'}", by, node.name)
         return NodeOrdered(node_id, node.name, str(node.state))
 
     def _member(self, node_id: str) -> Node:

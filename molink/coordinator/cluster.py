@@ -107,7 +107,7 @@ def run_cluster(
     ring_settings: str = "",
     lending: CellLending | None = None,
 ) -> Cluster:
-    """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
+    """Start the loops of a cluster in `tasks`. The cluster ends when one of them fails.
 
     `new_endpoint` is called with the epoch of each ring; `intake` says which requests are taken,
     and by which ring; `relay` reports on the relay, where there is one. Rings in `live` that
@@ -116,13 +116,13 @@ def run_cluster(
     """
 
     def report(service: ClusterService) -> ClusterReport:
-        own = [hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble]
-        own += [lending.rings.trouble] if lending is not None else []
+        troubles = [hub.trouble, accounting.trouble, live.trouble, auditor.trouble, planner.trouble]
+        troubles += [lending.rings.trouble] if lending is not None else []
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
-        told, lent = service_report(service, nodes, own), cell.report() if cell else None
-        room = free_bytes(live.path.parent)
+        base, cells = service_report(service, nodes, troubles), cell.report() if cell else None
+        free = free_bytes(live.path.parent)
         return replace(
-            told, audits=auditor.report(), relay=relay(), cell=lent, disk_free_bytes=room
+            base, audits=auditor.report(), relay=relay(), cell=cells, disk_free_bytes=free
         )
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
@@ -137,10 +137,10 @@ def run_cluster(
     ways = assigner, new_endpoint, readiness, tasks, blame, keeper, lending or NoLenders()
     manager = ClusterManager(settings, hub.book, planner, service, *ways)
     news = ClusterNews(service.cluster, service.events, service.watch)
-    kept = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
-    kept += [lending.run()] if lending is not None else []
-    for work in (*map(service.go_on, unfinished), *kept):
-        tasks.create_task(work)
+    loops = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
+    loops += [lending.run()] if lending is not None else []
+    for loop in (*map(service.finish_earlier, unfinished), *loops):
+        tasks.create_task(loop)
     given_by = partial(given_by_pc, hub.registry, ledger)
     thanks = _thanks(hub.book, ledger, service)
     return Cluster(service, manager.rings, admin, news, live, given_by, thanks, cell)

@@ -1,9 +1,9 @@
 """Services of a coordinator for its nodes beside the broker: admission, relay, STUN, measurements.
 
-The relay runs in this process, or on a rented server with a better line. Of the first the
-coordinator forwards its ports itself; at the second it registers as any node does, and its ports
-are reached through that registration. Nodes see no difference: they are sent an address and a
-token, which is made from the secret that the coordinator shares with its relay.
+The relay runs in this process, or on a rented server with a better line. To the first the
+coordinator adds its ports directly. At the second it registers like a node, and its ports are
+reached through that registration. Nodes see no difference: they are sent an address and a token,
+which is made from the secret that the coordinator shares with its relay.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class RelayHere:
     listen_host: str
     public_host: str
     trouble: str = ""
-    """Never any: it ends with us."""
+    """Always empty: this relay lives as long as the coordinator."""
 
     @property
     def address(self) -> str:

@@ -39,8 +39,8 @@ from molink.coordinator.planning.catalogue_plans import cluster_catalogue
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
-from molink.coordinator.requests.hand_over import RingRoles, check_roles
 from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.prefill_rings import RingRoles, check_roles
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
@@ -82,7 +82,7 @@ class Coordinator:
     drafter: Checkpoint | None
     """Model that drafts, which agents fetch from here; None: there is none."""
     agents_tls: ssl.SSLContext
-    """What the port for agents presents itself with."""
+    """TLS context of the port for agents."""
     made_wait: Callable[[str], None]
     """To be called whenever a PC's download of weights waits for this side."""
     plan: Callable[[str | None], Awaitable[Plan | Shortage]]
@@ -126,16 +126,16 @@ async def start_coordinator(
         host = _host_for_agents(settings, broker)
         tasks = await stack.enter_async_context(background_tasks())
         yield Coordinator(
-            _cluster(tasks, settings, model, planner, hub, services, stores),
-            JoinService(registry, broker, host, tls.trust, size, suspensions),
-            broker,
-            registry,
-            model.checkpoint,
-            _offered(drafter, planner),
-            tls.server_context(),
-            lambda pc: book.make_wait(pc, time.monotonic()),
-            lambda split: _best_plan(planner, book, split),
-            lambda: cluster_catalogue(_ready(book), planner.facts.dtype),
+            cluster=_cluster(tasks, settings, model, planner, hub, services, stores),
+            joining=JoinService(registry, broker, host, tls.trust, size, suspensions),
+            broker=broker,
+            registry=registry,
+            checkpoint=model.checkpoint,
+            drafter=_drafter_to_offer(drafter, planner),
+            agents_tls=tls.server_context(),
+            made_wait=lambda pc: book.make_wait(pc, time.monotonic()),
+            plan=lambda split: _best_plan(planner, book, split),
+            catalogue=lambda: cluster_catalogue(_usable_nodes(book), planner.facts.dtype),
         )
 
 
@@ -196,10 +196,10 @@ def _ring_settings(settings: UpSettings) -> str:
 def _best_plan(
     planner: ModelPlanner, book: NodeBook, split: str | None
 ) -> Awaitable[Plan | Shortage]:
-    return plan_beside(planner.splitting(split).question(_ready(book)))
+    return plan_beside(planner.splitting(split).question(_usable_nodes(book)))
 
 
-def _ready(book: NodeBook) -> list[Node]:
+def _usable_nodes(book: NodeBook) -> list[Node]:
     return [node for node in book if node.may_serve]
 
 
@@ -240,7 +240,7 @@ def _planner(settings: UpSettings, model: ServedModel, drafter: DraftModel | Non
     return replace(planner, trouble=trouble)
 
 
-def _offered(drafter: DraftModel | None, planner: ModelPlanner) -> Checkpoint | None:
+def _drafter_to_offer(drafter: DraftModel | None, planner: ModelPlanner) -> Checkpoint | None:
     """The model that drafts, where agents fetch it from here."""
     planned = planner.drafter
     if drafter is None or planned is None or planned.refused or planned.weights.from_hub:

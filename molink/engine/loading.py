@@ -127,10 +127,24 @@ def load_apart(
     part, device = StagePart(range(*work.layers), description.layers), _kv_device(load)
     tokenizer = tokenizer_of(description) if part.is_tail else None
     grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
-    of = (part, description, device, getattr(torch, weights.dtype), grammars)
-    room = (load.stages_here, work.kv_dtype, memory_bytes)
-    stage = ApartStage(None, *of, card=card_of(device), computing=computing, weights=weights)
-    stage.prepare(work.kv_tokens, _part_of(progress, READ, 1.0), *room)
+    stage = ApartStage(
+        None,
+        part,
+        description,
+        device,
+        dtype=getattr(torch, weights.dtype),
+        grammars=grammars,
+        card=card_of(device),
+        computing=computing,
+        weights=weights,
+    )
+    stage.prepare(
+        work.kv_tokens,
+        _part_of(progress, READ, 1.0),
+        stages_here=load.stages_here,
+        kv_dtype=work.kv_dtype,
+        memory_bytes=memory_bytes,
+    )
     progress(1.0)
     return stage
 

@@ -226,16 +226,16 @@ class StageManager:
             case Load(work=work):
                 await self._load(assignment, work)
             case Join(work=work) as command:
-                _require(self._is_loaded(work))
+                _require_current(self._is_loaded(work))
                 await self._enter(assignment, command)
             case Hold(work=work):
-                _require(self._holds(work) and self._epoch is not None)
+                _require_current(self._holds(work) and self._epoch is not None)
                 await self._hold()
             case Extend(work=work):
-                _require(self._is_alive and self._epoch is not None)
+                _require_current(self._is_alive and self._epoch is not None)
                 await self._extend(assignment, work)
             case GoOn(work=work) | Follow(work=work) as command:
-                _require(self._holds(work))
+                _require_current(self._holds(work))
                 await self._enter(assignment, command)
             case Unreadable():
                 raise StageError("The coordinator speaks another version: update MoLink.")
@@ -378,9 +378,9 @@ class StageManager:
                 await handle.child.stop()
 
 
-def _require(is_as_told: bool) -> None:
+def _require_current(is_current: bool) -> None:
     """Raises StageError where a command is for a process that is not there any more."""
-    if not is_as_told:
+    if not is_current:
         raise StageError("Its stage ended before it joined its ring.")
 
 

@@ -7,7 +7,7 @@ from molink.report.capability import StageCapability
 from molink.report.cell import LENDERS
 from molink.report.cluster import StageReport
 from molink.report.drafts import DRAFTS
-from molink.report.hand_over import PAIRS
+from molink.report.kv_pairs import PAIRS
 from molink.report.prefix_cache import PREFIX_CACHE
 
 STAGE_PARTS = (LENDERS, PAIRS)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from molink.report.cell import CellReport, StageLenderReport
 from molink.report.drafts import DrafterReport
-from molink.report.hand_over import PairReport
+from molink.report.kv_pairs import PairReport
 from molink.report.nodes import NodeReport
 from molink.report.prefix_cache import CacheReport
 from molink.report.requests import EndedReport, GoodputReport

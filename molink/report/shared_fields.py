@@ -1,8 +1,7 @@
-"""Reports made of facts that call a figure by the same name.
+"""Copies fields of the same name from facts into a report.
 
-What a stage or a node tells is a message, what is told of it a report: two classes, so that neither
-API nor screens depend on what crosses the wire. Where both have a field, it is copied by its name,
-and only what is reckoned is written out.
+A stage reports with one class and the API shows another, so that neither depends on the other's
+format. Where both have a field, it is copied by its name, and only what is computed is written out.
 """
 
 from collections.abc import Callable, Mapping

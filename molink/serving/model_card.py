@@ -80,7 +80,7 @@ class ModelCard:
         """The name that stands in answers."""
         return self.names[0]
 
-    def check_words(self, token_ids: Iterable[int]) -> None:
+    def check_token_ids(self, token_ids: Iterable[int]) -> None:
         """Raise InvalidRequestError for the largest of these where the model has no row for it: a
         tokenizer may have more tokens."""
         if (largest := max(token_ids, default=0)) < self.vocabulary_size:

@@ -41,7 +41,7 @@ from molink.stage_protocol.messages import (
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.inbound import ArrivedMessage, InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import STALE, ProcessLinks
+from molink.transport.link.process_links import STALE, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import (
     FROM_COORDINATOR,

@@ -103,7 +103,7 @@ class StageLoop:
     sent: SentLog
     shadowing: Shadowing
     next_command: Callable[[], LoopCommand | None]
-    """The next one about the ring's next epoch, or about the stage's room, if there is one."""
+    """Next command on the ring's epoch or the stage's room; None: there is none."""
     new_core: NewCore
     """Makes the core of the ring's next epoch."""
     extend: Extend
@@ -119,8 +119,8 @@ class StageLoop:
     """How long the prefill step under way has stood still for decode."""
 
     def run(self) -> None:
-        """Serve forever; the supervisor ends the process. What it was told last is left in a file
-        when it fails."""
+        """Serve forever; the supervisor ends the process. On failure its last events are written
+        to a file."""
         self.reports.begin()
         try:
             while True:
@@ -158,11 +158,11 @@ class StageLoop:
             if isinstance(command, LoadStage):
                 self._extend(command)
             command = self._next_epoch()
-        self._go_on(command)
+        self._enter_epoch(command)
 
     def _offer(self, wanted: SetRoom) -> None:
-        """Offer the ring as much room as is wanted and there are places for; what is to be given
-        back is, once the head has said that it counts with less."""
+        """Offer the ring the wanted room, as far as there are places. Less room takes effect once
+        the head counts with it."""
         blocks = min(blocks_for(wanted.kv_tokens), self.layers.kv_blocks)
         if blocks > self.core.core.source.room.blocks:
             self.engine.hold(blocks)
@@ -181,17 +181,17 @@ class StageLoop:
         if more.links is not present.links:
             present.links.close()
 
-    def _go_on(self, command: EnterRing) -> None:
+    def _enter_epoch(self, command: EnterRing) -> None:
         """Enter the ring's next epoch, with the weights and what else survivors keep."""
         resume, source, log = resume_of(command), self.core.core.source, self.sent.log
         kept = self.engine.rows_kept(resume, source.computed_tokens(), log.has)
         if kept.blocks is not None:
             source.room.begin(kept.blocks)
-        kept = self.cache.go_on(kept, self.layers.block_bytes, command.epoch)
+        kept = self.cache.begin_epoch(kept, self.layers.block_bytes, command.epoch)
         stays = kept.chains_stay
         for request_id in kept.gone:
             self._forget(Release(request_id))
-        log.go_on(resume.without(kept.missing))
+        log.begin_epoch(resume.without(kept.missing))
         self._rows.clear()
         self._late.clear()
         self.drafting.begin_epoch()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from molink.errors import LinkFullError
 from molink.stage_protocol.messages import SetShadow
 from molink.transport.link.paced_link import OnSilence, PacedLink
-from molink.transport.link.thread import ProcessLinks
+from molink.transport.link.process_links import ProcessLinks
 from molink.wire.frames import Message
 from molink_scheduler.batch import PREFILL
 from molink_scheduler.link.facts import LinkMemory

@@ -289,9 +289,16 @@ def main() -> None:
 
         load = supervisor.expect_load()
         engine = LocalEngine(cache(load_tokenizer), lender_starts(), computing_here())
-        commands = supervisor.expect_join, borrowing(engine, supervisor.next_command)
-        talk = supervisor.report, *commands, supervisor.steer
-        loop = start_stage(engine, LocalEngine, load, *talk, arguments.event_log)
+        loop = start_stage(
+            engine,
+            LocalEngine,
+            load,
+            report=supervisor.report,
+            expect_join=supervisor.expect_join,
+            next_command=borrowing(engine, supervisor.next_command),
+            steer=supervisor.steer,
+            event_log=arguments.event_log,
+        )
         loop.run()
     except Exception as error:
         supervisor.report(_failure(error))

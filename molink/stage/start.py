@@ -77,13 +77,13 @@ def start_stage(
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, layers.is_head, report, load.keys, load.first_port)
     identity = kv_identity(load, layers)
-    pair_of = partial(paired, load, layers)
+    pair_of = partial(stage_pair, load, layers)
     stage_cache = StageCache.of(load.cache_room, engine, layers, links.wake, identity, pair_of)
     steer(stage_cache.steered(links.handle))
     report(loaded_stage(layers, links, drafters.trouble, stage_cache.tiers))
     join = expect_join()
-    kept = _left_before(stage_cache, layers, join)
-    _join(links, join, report, kept.away)
+    kept = _cache_left_on_disk(stage_cache, layers, join)
+    _connect_and_report(links, join, report, kept.away)
     core = new_core(layers, join, StageRoom(layers.kv_blocks), kept)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     sent = _sent_log(layers, join)
@@ -117,14 +117,14 @@ def _drafting(
     return drafters, add_drafter
 
 
-def _left_before(cache: StageCache, layers: Prepared, join: EnterRing) -> RowsKept:
+def _cache_left_on_disk(cache: StageCache, layers: Prepared, join: EnterRing) -> RowsKept:
     """What the process before has left on the disk, where it may stay."""
     stays = resume_of(join).chains_stay
     away = cache.begin(layers.block_bytes, join.epoch, chains_stay=stays)
     return NOTHING_KEPT._replace(away=away)
 
 
-def _join(
+def _connect_and_report(
     links: StageLinks, join: EnterRing, report: Callable[[Fact], None], away: AwayBlocks
 ) -> None:
     """Connect to the ring's other stages, and say so, and which blocks the process before has
@@ -149,7 +149,7 @@ def _yield_to_links() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
 
 
-def paired(load: LoadStage, layers: Prepared, fetched: Callable[[Fetched], None]) -> StagePair:
+def stage_pair(load: LoadStage, layers: Prepared, fetched: Callable[[Fetched], None]) -> StagePair:
     """The end of a stage's pair, if it has one: as it was told when it loaded, or is told while it
     serves. `fetched` is called when blocks are sure."""
     computes = computed_by(load, layers)
@@ -160,9 +160,10 @@ def paired(load: LoadStage, layers: Prepared, fetched: Callable[[Fetched], None]
             return NoPair()
         if pairing.sends:
             return HandingPair(pairing, computes, layers.block_bytes)
-        of = computes, layers.block_bytes, fetched
         try:
-            return TakingPair.listening(pairing, load.address, *of)
+            return TakingPair.listening(
+                pairing, load.address, computes, layers.block_bytes, fetched
+            )
         except OSError as error:
             log.warning("It takes no KV from another ring: %s: %s.", pairing.path, error)
             return NoPair()

@@ -26,8 +26,15 @@ def stage_event(message: Plain) -> events.StageEvent:
                 )
                 for one in tokens
             )
-            home = message.drafts, message.forced
-            return events.BatchReturned(batch_class, micro_batch, spans, sampled, stamps, *home)
+            return events.BatchReturned(
+                batch_class,
+                micro_batch,
+                spans,
+                sampled,
+                stamps,
+                drafts=message.drafts,
+                forced=message.forced,
+            )
         case frames.Forget(release):
             return events.ReleaseArrived(release)
         case frames.ChangeCache(change):

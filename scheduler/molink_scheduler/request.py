@@ -195,7 +195,7 @@ class ModelLimits:
     """Most positions for which the model means anything."""
     vocabulary_size: int
 
-    def has_words(self, token_ids: Iterable[int]) -> bool:
+    def has_token_ids(self, token_ids: Iterable[int]) -> bool:
         """Whether all of these are in the vocabulary."""
         return all(0 <= token_id < self.vocabulary_size for token_id in token_ids)
 

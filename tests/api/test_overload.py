@@ -13,8 +13,8 @@ from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.serving_ring import ServingRing
+from molink.coordinator.ring.forecaster import RingForecaster
 from molink.coordinator.ring.live_sequence import UNREAD_EVENTS_MAX
-from molink.coordinator.ring.prospects import RingProspects
 from molink.errors import OverloadedError
 from molink.serving.model_card import ModelCard
 from molink.wire.frames import Cancel, FinishReason, Submit, TokenSample
@@ -73,7 +73,7 @@ async def test_a_request_may_have_targets_of_its_own(service, serve, http, path,
 async def test_who_misses_its_targets_is_told_so_before_the_answer_begins(serve, http, stream):
     """Over a ring that is forecast to begin late, streams too: 429, not an answer that fails."""
     async with Serving() as s:
-        s.client.prospects.pace = PaceEstimator(RingPace(10.0, 0.1, 0.05))
+        s.client.forecaster.pace = PaceEstimator(RingPace(10.0, 0.1, 0.05))
         service = cluster()
         service.add(ServingRing(1, s.client, 1.0))
         url = await serve(service)
@@ -88,7 +88,7 @@ def cluster(*lines: WaitingLine) -> ClusterService:
     found = ClusterService(ModelCard("m", 0, 100, 64, (), None), service_report)
     for number, line in enumerate(lines):
         client = SimpleNamespace(
-            prospects=RingProspects(line),
+            forecaster=RingForecaster(line),
             unready_reason=None,
             short_of_memory="",
             outstanding_tokens=9,

@@ -8,7 +8,14 @@ import pytest
 from rich.console import Console
 
 from molink.cli import cluster_status
-from molink.cli.cluster_status import CONNECTING, ENDING, LOADING, STARTING, end_told, until_loaded
+from molink.cli.cluster_status import (
+    CONNECTING,
+    ENDING,
+    LOADING,
+    STARTING,
+    announcing_end,
+    until_loaded,
+)
 from molink.terminal.status_line import StatusLine
 
 
@@ -51,7 +58,7 @@ async def test_an_end_in_order_is_told_before_it_is_done():
     shown = StatusLine(Console(file=written))
 
     async def work():
-        with end_told(shown):
+        with announcing_end(shown):
             await asyncio.Event().wait()
 
     task = asyncio.ensure_future(work())

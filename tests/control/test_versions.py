@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from molink.control.messages.assignment import Assignment
 from molink.control.messages.joining import JoinRequest
 from molink.control.messages.payloads import CoordinatorPresence, Presence
-from molink.control.versions import UNTOLD, Protocols, own_protocols
+from molink.control.versions import PROTOCOL_IF_UNSTATED, Protocols, own_protocols
 from molink.wire import protocol
 
 NUMBERS = st.integers(0, 2**31)
@@ -26,7 +26,7 @@ def test_a_number_outside_the_range_says_in_one_sentence_who_is_to_update(one, o
 
 def test_a_build_works_with_itself_and_not_with_those_that_told_no_number():
     assert own_protocols().trouble(protocol.PROTOCOL_VERSION) == ""
-    assert "update" in own_protocols().trouble(UNTOLD)
+    assert "update" in own_protocols().trouble(PROTOCOL_IF_UNSTATED)
 
 
 def test_until_rings_write_their_oldest_member_s_number_a_build_speaks_one():
@@ -53,9 +53,12 @@ def test_messages_of_builds_that_told_no_number_are_read_as_theirs():
         "version": "0.1.0",
         "online": True,
     }
-    assert Presence.model_validate(presence).protocol == UNTOLD
-    assert Assignment.model_validate({"revision": 1}).protocol == UNTOLD
+    assert Presence.model_validate(presence).protocol == PROTOCOL_IF_UNSTATED
+    assert Assignment.model_validate({"revision": 1}).protocol == PROTOCOL_IF_UNSTATED
     coordinator = CoordinatorPresence.model_validate({"online": True, "session": "s"})
-    assert (coordinator.protocol_min, coordinator.protocol) == (UNTOLD, UNTOLD)
+    assert (coordinator.protocol_min, coordinator.protocol) == (
+        PROTOCOL_IF_UNSTATED,
+        PROTOCOL_IF_UNSTATED,
+    )
     joining = {"challenge": "0" * 32, "name": "anna", "version": "0.1.0", "time_unix_s": 1.0}
-    assert JoinRequest.model_validate(joining).protocol == UNTOLD
+    assert JoinRequest.model_validate(joining).protocol == PROTOCOL_IF_UNSTATED

@@ -43,7 +43,7 @@ async def test_they_end_their_request_and_eight_streams_go_on(is_checked, tiny_l
     monkeypatch.setattr(stage_handle, "STAGE_MODULE", stage.__name__)
     monkeypatch.setenv(ADDRESS, server_of(*STAGES))
     if not is_checked:
-        monkeypatch.setattr(ModelCard, "check_words", lambda card, token_ids: None)
+        monkeypatch.setattr(ModelCard, "check_token_ids", lambda card, token_ids: None)
     async with start_local(settings_of(ServeSettings, model=str(tiny_llama), nodes=2)) as cluster:
         service = cluster.service
         async with asyncio.timeout(60):

@@ -30,8 +30,8 @@ from molink_scheduler.recovery.instructions import (
     JoinEpoch,
     ListRequests,
     LoadPlaces,
+    NextMember,
     ResumeRequests,
-    Seat,
 )
 from molink_scheduler.recovery.machine import recover
 from molink_scheduler.recovery.members import Filler, Member, RingRoom, Room
@@ -125,8 +125,8 @@ class SurvivingRing(ToyRing):
                 self.tell(self.filler(instruction))
             case FindNeighbour(_, able):
                 self.tell(NeighbourFound(able[0]))
-            case BeginEpoch(_, seats):
-                self.coming = [self.seated(seat) for seat in seats]
+            case BeginEpoch(_, next_members):
+                self.coming = [self.member_in(next_member) for next_member in next_members]
             case LoadPlaces(places):
                 attempt, ring = self.recovery.attempt, self.ended
                 loaded_at = self.now + self.refill_s
@@ -146,9 +146,11 @@ class SurvivingRing(ToyRing):
         free = None if self.beside else Filler(f"n{next(self.ids)}")
         return FillerFound(asked.place, free=free)
 
-    def seated(self, seat: Seat) -> Coming:
-        before = self.coming[seat.place]
-        return Coming(before.stage, seat.filler.node) if isinstance(seat, Fills) else before
+    def member_in(self, next_member: NextMember) -> Coming:
+        before = self.coming[next_member.place]
+        if isinstance(next_member, Fills):
+            return Coming(before.stage, next_member.filler.node)
+        return before
 
     def loaded(self, ring: int, attempt: int, places: tuple[int, ...]) -> None:
         for place in places:
@@ -207,7 +209,7 @@ class SurvivingRing(ToyRing):
     def enter(self, attempt: int, stage: ToyStage, resume: Resume) -> PlaceReady:
         """A stage enters the epoch; with what it cannot go on, and what it has cached."""
         computed = stage.computed_tokens()
-        missing = stage.layers.go_on(resume, computed, stage.log.has)
+        missing = stage.layers.begin_epoch(resume, computed, stage.log.has)
         resume = resume.without(missing)
         is_extended = len(stage.layers.parts()) > 1
         keeps = dict(resume.requests if is_extended else resume.keeps)
@@ -217,7 +219,7 @@ class SurvivingRing(ToyRing):
         held = {one for part in stage.layers.parts() for one in part.kv}
         for request_id in held - keeps.keys():
             stage.release(request_id)
-        stage.log.go_on(resume)
+        stage.log.begin_epoch(resume)
         for part in stage.layers.parts():
             if not resume.chains_stay:
                 part.cached.clear()

@@ -397,5 +397,5 @@ class ToyRing:
             ledger = source.kv if stage.index == 0 else source.book.kv
             assert not ledger.holders()
             assert_books_agree(self.stages, stage)
-            stage.log.go_on(Resume())
+            stage.log.begin_epoch(Resume())
             assert stage.log.bytes_held == 0

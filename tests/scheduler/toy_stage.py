@@ -154,7 +154,7 @@ class ToyLayers:
                 self.cached[number] = rows
                 self.adopted += 1
 
-    def go_on(self, resume: Resume, computed: dict[int, int], has_rows) -> tuple[int, ...]:
+    def begin_epoch(self, resume: Resume, computed: dict[int, int], has_rows) -> tuple[int, ...]:
         return resume.missing(computed, has_rows)
 
     def keep(self, resume: Resume) -> None:
@@ -279,11 +279,11 @@ class ToyExtended:
             log_rows(self.sent, piece, self.second.compute(piece, unpacked(sent.rows)))
         return None if rows is None else self.second.compute(batch, rows)
 
-    def go_on(self, resume: Resume, computed: dict[int, int], has_rows) -> tuple[int, ...]:
+    def begin_epoch(self, resume: Resume, computed: dict[int, int], has_rows) -> tuple[int, ...]:
         held = dict(self.extension.held) if resume.fresh else computed
-        missing = self.extension.go_on(resume, computed, has_rows)
+        missing = self.extension.begin_epoch(resume, computed, has_rows)
         if isinstance(self.kept, ToyExtended):
-            missing += self.kept.go_on(Resume(resume.requests), held, has_rows)
+            missing += self.kept.begin_epoch(Resume(resume.requests), held, has_rows)
         return tuple(dict.fromkeys(missing))
 
     def keep(self, resume: Resume) -> None:

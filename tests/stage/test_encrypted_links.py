@@ -232,7 +232,7 @@ async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
     assert (await links.next_event()).tokens[0].token_id == 2
     links.head.on_silence(links.head, GiveUp(25.0))
     await asyncio.sleep(0)
-    await links.go_on(EPOCH, host.format(3, ring.ports[1]), public(PEER))
+    await links.begin_epoch(EPOCH, host.format(3, ring.ports[1]), public(PEER))
     ring.send_coordinator(Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 3),)))
     assert (await links.next_event()).tokens[0].token_id == 3, "the head that was lost is replaced"
     links.close()

@@ -258,7 +258,7 @@ async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None
     from molink.terminal.status_line import StatusLine
     from molink_agent.daemon.process import run_agent
     from molink_agent.page.server import page_served
-    from molink_agent.thanks.told import ask_for_owner, keep_thanks
+    from molink_agent.thanks.fetched import ask_for_owner, keep_thanks
 
     with StatusLine() as shown:
         async with page_served(where), background_tasks() as tasks:

@@ -17,7 +17,7 @@ from molink_scheduler.units import MB
 
 if TYPE_CHECKING:
     from molink_agent.daemon.given import GivenLedger, Night
-    from molink_agent.thanks.told import Thanks
+    from molink_agent.thanks.fetched import Thanks
 
 NIGHTS = 7
 
@@ -41,7 +41,7 @@ def report(nights: int, as_json: bool, data_dir: str | None) -> None:
     All figures are the coordinator's count.
     """
     from molink_agent.daemon.given import GIVEN_FILE
-    from molink_agent.thanks.told import Thanks
+    from molink_agent.thanks.fetched import Thanks
 
     where = directory(data_dir)
     if not (where / GIVEN_FILE).exists():  # What a PC gave outlives its membership.

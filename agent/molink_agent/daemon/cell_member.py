@@ -66,9 +66,9 @@ class CellMember:
         limits = self.ram.owner.limits.limits
         if not (order.serves or order.echoes or limits.lends_ram or card is not None):
             return None
-        told = self.ram.facts()
+        facts = self.ram.facts()
         return CellFacts(
-            **{name: getattr(told, name) for name in LenderFacts.model_fields},
+            **{name: getattr(facts, name) for name in LenderFacts.model_fields},
             cores=self.ram.room.cores,
             own_room_bytes=self._own_room_bytes,
             echoes=tuple(self._echoes.values()),
@@ -117,8 +117,8 @@ class CellMember:
             await self._ordered.wait()
             self._ordered.clear()
             for order in self._order.echoes:
-                told = self._echoes.get(order.lender)
-                if told is None or told.round != order.round:
+                before = self._echoes.get(order.lender)
+                if before is None or before.round != order.round:
                     self._echoes[order.lender] = await self._measured(order)
 
     async def _measured(self, order: EchoOrder) -> EchoesTold:

@@ -55,7 +55,7 @@ from molink_agent.daemon.routes import RelayedRoutes
 RECLAIM_S = 180.0
 """Seconds to find a replacement (a minute) and to let answers end (half of one), twice over."""
 
-RECLAIM_HURRIED_S = 10.0
+RECLAIM_URGENT_S = 10.0
 """Seconds while the owner plays on the device: a ring whose stage ends goes on elsewhere with the
 tokens it has."""
 
@@ -115,15 +115,15 @@ class ReclaimDeadline:
 
     _wanted_at: float | None = None
 
-    def is_due(self, now: float, *, wanted: bool, alone: bool, hurries: bool = False) -> bool:
+    def is_due(self, now: float, *, wanted: bool, alone: bool, is_urgent: bool = False) -> bool:
         """Whether a stage is ended by now without waiting for its ring. `wanted`: the device is not
-        to be lent; `alone`: the coordinator is out of reach; `hurries`: its owner waits for it."""
+        to be lent; `alone`: no coordinator is in reach; `is_urgent`: its owner waits for it."""
         if not wanted:
             self._wanted_at = None
             return False
         if self._wanted_at is None:
             self._wanted_at = now
-        return alone or now - self._wanted_at > (RECLAIM_HURRIED_S if hurries else RECLAIM_S)
+        return alone or now - self._wanted_at > (RECLAIM_URGENT_S if is_urgent else RECLAIM_S)
 
 
 @dataclass(slots=True)
@@ -244,17 +244,25 @@ class DeviceNode:
             await self.probes.limits_changed()
         await self.probes.refresh()
         await self.reports.publish_wish()
+        await self._end_stage_if_due()
+
+    async def _end_stage_if_due(self) -> None:
+        # 1. The owner wants the device back.
         wanted, alone = self.reports.wish.wish != "serve", not self.session.connected
-        hurries = self.reports.owner.now.hurries
-        due = self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone, hurries=hurries)
+        is_urgent = self.reports.owner.now.is_urgent
+        due = self._reclaim.is_due(
+            time.monotonic(), wanted=wanted, alone=alone, is_urgent=is_urgent
+        )
         if due and self.stage.busy:
             log.warning("the stage is ended: the owner wants this PC")
             await self.stage.reclaim()
+        # 2. The coordinator has been away for long, and no ring computes.
         health = self.stage.health
         steps = health.steps if health is not None else None
         if self._abandoned.is_due(time.monotonic(), alone=alone, steps=steps) and self.stage.busy:
             log.warning("the stage is ended: the coordinator has been out of reach for long")
             await self.stage.let_go()
+        # 3. The present coordinator does not claim what another start of it assigned.
         if self._unclaimed.is_due(time.monotonic(), unclaimed=self._is_unclaimed):
             log.info("the stage is ended: the coordinator was started anew and does not claim it")
             await self.stage.let_go()
@@ -274,7 +282,7 @@ class DeviceNode:
         lost = asyncio.Event()
         watching = spawn(self._watch_broker(lost))
         try:
-            await unless(lost, self._be_a_member(membership))
+            await unless(lost, self._run_membership(membership))
         except ControlError as error:
             log.warning("%s Asking the coordinator.", error)
         finally:
@@ -288,12 +296,12 @@ class DeviceNode:
         deadline = AbandonedDeadline(ASK_ANEW_S)
         while not lost.is_set():
             await asyncio.sleep(LOOK_S)
-            if deadline.is_due(time.monotonic(), alone=self._is_left, steps=None):
+            if deadline.is_due(time.monotonic(), alone=self._is_unattended, steps=None):
                 log.warning("The broker has been out of reach for long. Asking the coordinator.")
                 lost.set()
 
     @property
-    def _is_left(self) -> bool:
+    def _is_unattended(self) -> bool:
         """Whether nobody commands it now, and nobody has it compute."""
         return not (self.session.connected or self.stage.busy)
 
@@ -304,7 +312,7 @@ class DeviceNode:
         self.stage.forget_orders()
         self.session.incarnation = secrets.token_hex(8)
 
-    async def _be_a_member(self, membership: Membership) -> None:
+    async def _run_membership(self, membership: Membership) -> None:
         identity = Credentials(membership.answer.username, membership.answer.password)
         self.reports.serves(self.reports.capacity.model or membership.answer.model)
         async with self.session.open(membership.broker, identity, TOPICS) as client:
@@ -312,12 +320,12 @@ class DeviceNode:
             await self.refresh(limits_changed=False)
             async with task_group() as group:
                 group.create_task(self._receive(client))
-                group.create_task(self._beat())
+                group.create_task(self._send_heartbeats())
                 group.create_task(self._report_rates())
                 if self.cell is not None:
                     group.create_task(self.cell.run())
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         cell = self.cell.facts if self.cell is not None else lambda: None
         await self.session.send_heartbeats(self.stage, self._reported_state, cell)
 
@@ -346,9 +354,9 @@ class DeviceNode:
                 if isinstance(message.command, Stop) or self._speaks(message.protocol):
                     await self.stage.assign(message)
             case ShadowOrder() | StageLease() | PairOrder():
-                await self._take_of_ring(message)
+                await self._handle_ring_order(message)
             case CellOrder():
-                await self._take_cell(message)
+                await self._handle_cell_order(message)
             case CoordinatorPresence():
                 if message.online:
                     self._coordinator_session = message.session
@@ -357,21 +365,21 @@ class DeviceNode:
             case other:
                 assert_never(other)
 
-    async def _take_of_ring(self, order: ShadowOrder | StageLease | PairOrder) -> None:
+    async def _handle_ring_order(self, order: ShadowOrder | StageLease | PairOrder) -> None:
         """Take what its stage is told while it serves."""
         if not isinstance(order, ShadowOrder):
             self.stage.tell(order)
         elif self._speaks(order.protocol):
             await self.stage.lead_to_shadow(order)
 
-    async def _take_cell(self, order: CellOrder) -> None:
+    async def _handle_cell_order(self, order: CellOrder) -> None:
         """Take an order about leases; a further device of a PC gets none."""
         if self.cell is not None:
             await self.cell.take(order)
 
     def _speaks(self, number: int) -> bool:
         """Whether this build can be in a ring of this number. A coordinator that compares none may
-        ask before it knows that it is not to; what would come of it, others would be blamed for."""
+        ask all the same; the ring's other stages would be blamed for what fails then."""
         return not own_protocols().trouble(number)
 
     def _check_not_replaced(self, accepted: Accepted) -> None:

@@ -28,7 +28,7 @@ from molink_agent.daemon.membership import (
     forget_membership,
 )
 from molink_agent.daemon.reports import DeviceReports
-from molink_agent.daemon.routes import ListenAddress, LocalPorts, RelayedRoutes, SharedUplink
+from molink_agent.daemon.routes import ListenAddress, RelayedRoutes
 from molink_agent.daemon.stage_launcher import AgentStageLauncher, WeightsCache
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.step_times import KeptStepTimes
@@ -39,6 +39,7 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.network.port_mapping import PortMapper
+from molink_agent.network.shared_line import LocalPorts, SharedUplink
 from molink_agent.probe.full_screen import FullScreenProbe
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 from molink_agent.probe.input_idle import input_sources
@@ -178,8 +179,13 @@ class _NodeFactory:
 
     def _cell_member(self) -> CellMember:
         address, started = self._listen_address, int(1e3 * self._started_unix_s)
-        of = self._owner, lambda: address.host, started
-        return CellMember(self._pc, DeviceLender(*of), CardLender(*of), lambda: address.local_host)
+
+        def bind() -> str:
+            return address.host
+
+        ram = DeviceLender(self._owner, bind, started)
+        card = CardLender(self._owner, bind, started)
+        return CellMember(self._pc, ram, card, lambda: address.local_host)
 
     def _admission(self, number: int) -> MemberAdmission:
         if number == 0:

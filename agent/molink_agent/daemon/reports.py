@@ -77,7 +77,7 @@ class DeviceReports:
     stun_port: int = 0
     """Port at which the coordinator answers STUN; 0: it answers none."""
     speaks: Protocols | None = None
-    """The coordinator; None: not heard yet."""
+    """Protocols of the coordinator; None: not heard yet."""
     profile: Profile | None = None
     """Profile as published last."""
     _wish: NodeWish | None = None
@@ -96,9 +96,8 @@ class DeviceReports:
 
     @property
     def wish(self) -> NodeWish:
-        """Wish that the coordinator is told. A pause or leave of the owner's own comes before one
-        because the device is of no use, or the build: a coordinator that compares no versions is
-        kept from planning with it so."""
+        """Wish that the coordinator is told: the owner's own pause or leave first, then an outdated
+        build, then a device of no use."""
         wish = self.owner.wish
         if wish.wish != "serve":
             return wish

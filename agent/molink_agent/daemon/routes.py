@@ -2,25 +2,17 @@
 
 For each link a keeper finds a path, and a better one later; the stage is told, and moves the link
 when nothing is in flight.
-
-What the device nodes of one PC share: the loopback between them, and the line out of the house.
-
-Nodes of one PC reach each other over loopback, whatever the owner lets neighbours do: that path is
-tried first, for links as for measurements, and never through the relay. Whatever leaves the PC
-shares one upload line, so the owner's cap is divided evenly among the stages that send out of it
-now. A budget of all stages' bytes in common was rejected: each process would have to ask for every
-chunk.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from molink.control.messages.assignment import Follow, GoOn, InRing, Join
-from molink.control.messages.payloads import PeerAddress, Services, StageLink
+from molink.control.messages.payloads import Services, StageLink
 from molink.errors import LinkLostError
 from molink.node.hosting import MoveLink
 from molink.stage_protocol.messages import (
@@ -36,91 +28,14 @@ from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.transport.paths.reach import Reach
-from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.relay.client import Pauses, RelayCaller, RelayReceiver
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits import DEVICES_MAX
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
+from molink_agent.network.shared_line import LocalPorts, SharedUplink
 
 log = logging.getLogger(__name__)
-
-ADDRESSES_MAX = 16
-"""Most addresses of a link and of a peer, as messages allow."""
-
-
-@dataclass(slots=True)
-class LocalPorts:
-    """Addresses within the PC at which its nodes listen."""
-
-    _addresses: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Addresses as host:port, by node id and name of the port."""
-
-    @property
-    def node_ids(self) -> frozenset[str]:
-        """The PC's own nodes."""
-        return frozenset(self._addresses)
-
-    def add_node(self, node_id: str) -> None:
-        """Count a node as the PC's own."""
-        self._addresses.setdefault(node_id, {})
-
-    def listens(self, node_id: str, port_name: str, address: str) -> None:
-        """Note where one of a node's ports is reached from within the PC."""
-        self._addresses.setdefault(node_id, {})[port_name] = address
-
-    def of_node(self, node_id: str) -> dict[str, str]:
-        """Addresses of a node's ports within the PC, by name."""
-        return dict(self._addresses.get(node_id, {}))
-
-    def leads_outside(self, links: Iterable[StageLink]) -> bool:
-        """Whether any of these links leads out of the PC."""
-        return any(link.to not in self._addresses for link in links)
-
-    def nearer_link(self, link: StageLink) -> StageLink:
-        """The link, over loopback where it leads to another node of this PC."""
-        address = self._addresses.get(link.to, {}).get(link.port_name)
-        if address is None:
-            return link
-        addresses = (address, *link.addresses)
-        return link.model_copy(update={"addresses": addresses[:ADDRESSES_MAX], "relay": ""})
-
-    def nearer_peer(self, peer: PeerAddress) -> PeerAddress:
-        """The peer, over loopback where it is another node of this PC."""
-        address = self._addresses.get(peer.node_id, {}).get(PEER_PORT_NAME)
-        if address is None:
-            return peer
-        addresses = (address, *peer.addresses)
-        return peer.model_copy(update={"addresses": addresses[:ADDRESSES_MAX]})
-
-
-@dataclass(slots=True)
-class SharedUplink:
-    """Upload line of the PC, divided among the stages that send out of it."""
-
-    cap_bytes_per_s: Callable[[], float | None]
-    """The owner's, for the whole PC; None: no cap."""
-    shares_changed: Callable[[], None]
-    """Callback for when a stage's share has changed."""
-    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Lock that a node holds while it measures the line: two would each find half of it."""
-    _senders: set[str] = field(default_factory=set)
-    """Nodes whose stages send out of the PC."""
-
-    def set_sending(self, node_id: str, *, outside: bool) -> None:
-        """Whether a node's stage sends out of the PC from now on."""
-        senders = self._senders | {node_id} if outside else self._senders - {node_id}
-        if senders != self._senders:
-            self._senders = senders
-            self.shares_changed()
-
-    def share_bytes_per_s(self, node_id: str) -> float | None:
-        """Rate at which a node's stage may upload; None: as fast as it can."""
-        cap = self.cap_bytes_per_s()
-        if cap is None or node_id not in self._senders:
-            return None
-        return cap / len(self._senders)
-
 
 PATH_WITHIN_S = 60.0
 """Seconds until the first path of a link is found: the neighbour may be restarting its router."""

@@ -150,7 +150,7 @@ class AgentStageLauncher:
     """Starts the stages of one node; an agent's StageLauncher."""
 
     number: int
-    """The node's."""
+    """Number of the node on this PC."""
     admission: MemberAdmission
     owner: OwnerPolicy
     listen_address: ListenAddress
@@ -209,8 +209,14 @@ class AgentStageLauncher:
     ) -> DraftModel:
         """The model that drafts, once it is here; refused where it cannot be had."""
         name = plain_line(drafter.weights.model)
-        told = drafter.refused, drafter.reads_from
-        named = DraftModel("", drafter.layers, name, drafter.kv_tokens, *told)
+        named = DraftModel(
+            "",
+            drafter.layers,
+            name,
+            drafter.kv_tokens,
+            refused=drafter.refused,
+            reads_from=drafter.reads_from,
+        )
         if drafter.refused:
             return named
         try:

@@ -138,7 +138,7 @@ class OwnerVerdict:
     """A sentence for the owner: what keeps it from being lent, or that nothing does."""
     until: datetime | None = None
     """Local time at which it may change if nobody does anything; None: it depends on people."""
-    hurries: bool = False
+    is_urgent: bool = False
     """Whether its owner waits for the PC: answers under way go on elsewhere at once."""
 
 
@@ -210,8 +210,8 @@ def verdict(limits: OwnerLimits, facts: UseFacts, now_local: datetime) -> OwnerV
         return OwnerVerdict(True, "Nothing keeps it from being lent.", until)
     ends = [hindrance.until for hindrance in hindrances if hindrance.until is not None]
     known = len(ends) == len(hindrances)
-    hurries = any(hindrance.hurries for hindrance in hindrances)
-    return OwnerVerdict(False, hindrances[0].reason, max(ends) if known else None, hurries)
+    is_urgent = any(hindrance.is_urgent for hindrance in hindrances)
+    return OwnerVerdict(False, hindrances[0].reason, max(ends) if known else None, is_urgent)
 
 
 def _paused(facts: UseFacts) -> OwnerVerdict | None:
@@ -223,7 +223,7 @@ def _paused(facts: UseFacts) -> OwnerVerdict | None:
 def _played_on(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:
     if not (limits.pause_on_game and facts.game):
         return None
-    return OwnerVerdict(False, facts.game, hurries=True)
+    return OwnerVerdict(False, facts.game, is_urgent=True)
 
 
 def _battery_verdict(limits: OwnerLimits, facts: UseFacts) -> OwnerVerdict | None:

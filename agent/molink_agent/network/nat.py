@@ -66,9 +66,7 @@ def nat_kind(inside: Address | None, first: Address | None, second: Address | No
     return NatKind.OPEN if first == inside else NatKind.CONE
 
 
-async def ask_stun(
-    host: str, port: int, *, local_port: int = 0, retransmissions: int = RETRANSMISSIONS
-) -> NatAnswer:
+async def ask_stun(host: str, port: int, *, retransmissions: int = RETRANSMISSIONS) -> NatAnswer:
     """Ask the server at `host:port` from one socket of ours; never raises, takes 7 s at most."""
     server = await _resolve(host, port)
     if server is None:
@@ -76,7 +74,7 @@ async def ask_stun(
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.setblocking(False)
         try:
-            asking.bind(("0.0.0.0", local_port))
+            asking.bind(("0.0.0.0", 0))
         except OSError:
             return NatAnswer(NatKind.UNKNOWN)
         first, other_port = await _seen_by(server, asking, retransmissions)

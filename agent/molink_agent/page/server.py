@@ -34,7 +34,7 @@ from molink_agent.local_socket import ask_agent
 from molink_agent.page.orders import change_limit
 from molink_agent.page.view import PageView, page_view
 from molink_agent.status_text import ShownStatus
-from molink_agent.thanks.told import Thanks
+from molink_agent.thanks.fetched import Thanks
 
 PAGE_FILE = "page.json"
 """Where the page is and what opens it; only the owner may read it."""

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from molink_agent.daemon.given import GivenLedger, Night, Totals, night_of
 from molink_agent.limits.limits import KEYS, OwnerLimits
 from molink_agent.status_text import ShownStatus, given_text, now_sentence
-from molink_agent.thanks.told import Thanks
+from molink_agent.thanks.fetched import Thanks
 from molink_agent.thanks.words import ranking_lines, thanks_text
 
 NIGHTS_SHOWN = 14

@@ -38,17 +38,17 @@ class AroundWsl:
     def read(cls, text: str | None) -> "AroundWsl | None":
         """Facts out of the script's answer; None where it is none."""
         try:
-            told = json.loads(text or "")
+            answer = json.loads(text or "")
             return cls(
-                firewall_ports=str(told["firewall-ports"]),
-                wsl_version=parse_version(str(told["wsl-version"])),
-                runs_as=str(told["runs-as"]),
-                logged_on=str(told["logged-on"]),
-                nvidia_driver=str(told["nvidia-driver"]),
-                sleeps_after_s=int(told["sleeps-after-s"]),
-                free_disk_gb=int(told["free-disk-gb"]),
-                memory_gb=int(told["memory-gb"]),
-                task_registered=told["task-registered"] == "yes",
+                firewall_ports=str(answer["firewall-ports"]),
+                wsl_version=parse_version(str(answer["wsl-version"])),
+                runs_as=str(answer["runs-as"]),
+                logged_on=str(answer["logged-on"]),
+                nvidia_driver=str(answer["nvidia-driver"]),
+                sleeps_after_s=int(answer["sleeps-after-s"]),
+                free_disk_gb=int(answer["free-disk-gb"]),
+                memory_gb=int(answer["memory-gb"]),
+                task_registered=answer["task-registered"] == "yes",
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             return None

@@ -6,7 +6,7 @@ from datetime import datetime
 from molink.printable import printable_line
 from molink_agent.daemon.given import night_of
 from molink_agent.status_text import WORDS_PER_TOKEN
-from molink_agent.thanks.told import Rank, Thanks
+from molink_agent.thanks.fetched import Rank, Thanks
 
 
 def thanks_text(thanks: Thanks | None, now: datetime) -> str:

@@ -143,7 +143,7 @@ async def _prediction_ids(body: ChatBody, card: ModelCard) -> tuple[int, ...]:
             f"'prediction' is {len(token_ids)} tokens long: send at most {PREDICTION_TOKENS_MAX}.",
             param="prediction",
         )
-    card.check_words(token_ids)
+    card.check_token_ids(token_ids)
     return token_ids
 
 

@@ -69,7 +69,7 @@ def quantized_weights(
     return {
         plain: stored_weight(name, plain, parts, declared)
         for plain, parts in found.items()
-        if _is_quantized(name, plain, parts)
+        if _is_quantized(name, parts)
     }
 
 
@@ -92,7 +92,7 @@ def _parts(by_name: Mapping[str, StoredTensor]) -> dict[str, Parts]:
     return found
 
 
-def _is_quantized(name: str, plain: str, parts: Parts) -> bool:
+def _is_quantized(name: str, parts: Parts) -> bool:
     """Whether the parts are those of a weight; a name may end like a part by chance."""
     if ".weight_g_idx" in parts:
         raise refusal(name, f"compressed-tensors in {ACT_ORDER}", WITHOUT_ACT_ORDER)

@@ -34,11 +34,11 @@ def status(url: str, key: str | None, data_dir: str | None, as_json: bool) -> No
     """
     report = asyncio.run(_asked(url, key, data_dir))
     try:
-        told = _summary(report, url) | {"handed_over": handed_over(url, key, data_dir)}
+        summary = _summary(report, url) | {"handed_over": handed_over(url, key, data_dir)}
     except (KeyError, TypeError, ValueError, IndexError):
         raise UserError(f"What answers at {url} is no server of MoLink: check the --url.") from None
-    click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_lines(told)))
-    if told["unready_reason"]:
+    click.echo(json.dumps(summary, indent=2) if as_json else "\n".join(_lines(summary)))
+    if summary["unready_reason"]:
         raise click.exceptions.Exit(EXIT_UNREADY)
 
 
@@ -67,15 +67,15 @@ def _summary(report: JsonObject, url: str) -> JsonObject:
     }
 
 
-def _lines(told: JsonObject) -> Iterator[str]:
-    state = told["unready_reason"] or "It serves."
-    yield printable_line(f"{told['model']} at {told['url']}. {state}")
-    yield f"Requests: {told['running']} running, {told['waiting']} waiting."
-    for number, stages in enumerate(told["rings"]):
+def _lines(summary: JsonObject) -> Iterator[str]:
+    state = summary["unready_reason"] or "It serves."
+    yield printable_line(f"{summary['model']} at {summary['url']}. {state}")
+    yield f"Requests: {summary['running']} running, {summary['waiting']} waiting."
+    for number, stages in enumerate(summary["rings"]):
         held = ", ".join(f"{one['node']} {layers_text(one['layers'])}" for one in stages)
         yield printable_line(f"Ring {number}, layers: {held}.")
-    yield from map(printable_line, told["trouble"])
-    for one in told["handed_over"]:
+    yield from map(printable_line, summary["trouble"])
+    for one in summary["handed_over"]:
         where = f"{one['where']}, {one['state']}" if one["state"] else one["where"]
         yield printable_line(
             f"{one['name']} is handed to the other coordinator: {where}. {one['reason']}"

@@ -28,7 +28,7 @@ from molink.control.messages.base import (
     texts_in,
 )
 from molink.control.messages.payloads import AssignedWork, StageLink
-from molink.control.versions import UNTOLD
+from molink.control.versions import PROTOCOL_IF_UNSTATED
 from molink.json_object import JsonObject
 from molink.stage_protocol.messages import RESUME, TERMS
 from molink_scheduler.head.settings import RingTerms
@@ -146,7 +146,7 @@ class Assignment(Message):
     """Number that counts up over all assignments of this coordinator's database."""
     session: Token = ""
     """Session of the coordinator's start that decided it; empty: of an older coordinator."""
-    protocol: ProtocolNumber = UNTOLD
+    protocol: ProtocolNumber = PROTOCOL_IF_UNSTATED
     """Protocol that the ring speaks."""
     ring: Number = 0
     epoch: Number = 0

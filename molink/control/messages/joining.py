@@ -24,7 +24,7 @@ from molink.control.messages.base import (
 )
 from molink.control.messages.invites import Invite
 from molink.control.messages.sealing import SEALED_BYTES_MAX, open_sealed, seal
-from molink.control.versions import UNTOLD, Protocols, own_protocols
+from molink.control.versions import PROTOCOL_IF_UNSTATED, Protocols, own_protocols
 from molink.errors import ControlError, UserError
 
 CHALLENGE_BYTES = 16
@@ -58,7 +58,7 @@ class JoinRequest(Confidential):
     name: Name
     """For people: the PC's host name unless its owner chose another."""
     version: ShortText
-    protocol: ProtocolNumber = UNTOLD
+    protocol: ProtocolNumber = PROTOCOL_IF_UNSTATED
     time_unix_s: UnixTime
     """The agent's clock."""
 
@@ -91,8 +91,8 @@ class JoinAnswer(Confidential):
     coordinator_public_key: Key
     model: ModelSize | None = None
     """What is served when this node joins; None: of an older coordinator."""
-    protocol: ProtocolNumber = UNTOLD
-    protocol_min: ProtocolNumber = UNTOLD
+    protocol: ProtocolNumber = PROTOCOL_IF_UNSTATED
+    protocol_min: ProtocolNumber = PROTOCOL_IF_UNSTATED
     """The coordinator speaks these and all numbers between them."""
 
     @property

@@ -36,7 +36,7 @@ from molink.control.messages.base import (
     Word,
 )
 from molink.control.messages.cell import CellFacts
-from molink.control.versions import UNTOLD
+from molink.control.versions import PROTOCOL_IF_UNSTATED
 from molink.json_object import JsonObject
 from molink.stage_protocol.draft_model import DRAFTER_KV_TOKENS_MAX
 from molink.stage_protocol.health import StageHealth
@@ -192,7 +192,7 @@ class Presence(Message):
     """Coordinator's clock as the agent knows it: of two incarnations the later one stays."""
     version: ShortText
     """For people; `protocol` is what counts."""
-    protocol: ProtocolNumber = UNTOLD
+    protocol: ProtocolNumber = PROTOCOL_IF_UNSTATED
     online: bool
     reason: Sentence = ""
 
@@ -348,7 +348,7 @@ class ShadowOrder(Message):
     revision: Number
     epoch: Number
     """Epoch of the ring in which the order holds; in any other it is void."""
-    protocol: ProtocolNumber = UNTOLD
+    protocol: ProtocolNumber = PROTOCOL_IF_UNSTATED
     """Protocol that the ring speaks, and so the shadow."""
     link: StageLink | None = None
     """Link to the shadow; None: there is no shadow any more."""
@@ -371,6 +371,6 @@ class CoordinatorPresence(Message):
     session: Token
     """Drawn at each start: stages of an older one end."""
     model: ModelName = ""
-    protocol: ProtocolNumber = UNTOLD
-    protocol_min: ProtocolNumber = UNTOLD
+    protocol: ProtocolNumber = PROTOCOL_IF_UNSTATED
+    protocol_min: ProtocolNumber = PROTOCOL_IF_UNSTATED
     """It speaks these and all numbers between them."""

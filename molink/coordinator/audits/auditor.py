@@ -109,11 +109,11 @@ class Auditor:
             return self._unfinished("one ring")
         try:
             async with asyncio.timeout(AUDIT_WITHIN_S):
-                told = await self._reports_of(rings[:2], answered)
-                findings = _findings(told)
+                reruns = await self._reports_of(rings[:2], answered)
+                findings = _findings(reruns)
                 if findings and len(rings) > 2:
-                    told += await self._reports_of(rings[2:3], answered)
-                    findings = _findings(told)
+                    reruns += await self._reports_of(rings[2:3], answered)
+                    findings = _findings(reruns)
         except SilentStagesError as error:
             await self._silent(error.stages, answered)
             return self._unfinished("no report")
@@ -121,7 +121,7 @@ class Auditor:
             return self._unfinished("too late" if isinstance(error, TimeoutError) else "ring ended")
         if not findings:
             return "passed"
-        await self._failed(answered, told, findings)
+        await self._failed(answered, reruns, findings)
         return "failed"
 
     def _unfinished(self, why: str) -> str:
@@ -155,14 +155,14 @@ class Auditor:
         self, rings: Sequence[ServingRing], answered: AnsweredRequest
     ) -> list[AuditedRing]:
         runs = (rerun(ring, answered, has_experts=self.has_experts) for ring in rings)
-        told = await gathered(runs)
-        self.counts["spans"] += sum(len(one.stages) for one in told)
-        return told
+        reruns = await gathered(runs)
+        self.counts["spans"] += sum(len(one.stages) for one in reruns)
+        return reruns
 
     async def _failed(
         self,
         answered: AnsweredRequest,
-        told: Sequence[AuditedRing],
+        reruns: Sequence[AuditedRing],
         findings: Sequence[Disagreement],
     ) -> None:
         now = time.time()
@@ -172,12 +172,12 @@ class Auditor:
             "request": answered.timeline.arrival.request_id,
             "tokens": answered.tokens,
             "findings": [asdict(one) for one in findings],
-            "rings": [asdict(one) for one in told],
+            "rings": [asdict(one) for one in reruns],
             "found_out": found_out,
         }
         path = await asyncio.to_thread(self.evidence.keep, now, shown)
         first = findings[0]
-        sentence = f"{first.sentence}{_outcome(told, findings)}"
+        sentence = f"{first.sentence}{_outcome(reruns, findings)}"
         self.service.events.add("audit_failed", f"an audit has failed: {sentence}", node="")
         for node_id in found_out:
             its = next(one for one in findings if node_id in (one.one.node_id, one.other.node_id))
@@ -195,16 +195,16 @@ class Auditor:
         await self.quarantine.put(node_id, f"{reason}. The operator can resume it.")
 
 
-def _findings(told: Sequence[AuditedRing]) -> list[Disagreement]:
+def _findings(reruns: Sequence[AuditedRing]) -> list[Disagreement]:
     """Contradictions of each two of the rings."""
-    pairs = [(one, other) for at, one in enumerate(told) for other in told[at + 1 :]]
+    pairs = [(one, other) for at, one in enumerate(reruns) for other in reruns[at + 1 :]]
     found = [disagreement(*pair) for pair in pairs]
     return [one for one in found if one is not None]
 
 
-def _outcome(told: Sequence[AuditedRing], findings: Sequence[Disagreement]) -> str:
+def _outcome(reruns: Sequence[AuditedRing], findings: Sequence[Disagreement]) -> str:
     """Clause about what a third ring says of it."""
-    if len(told) < 3:
+    if len(reruns) < 3:
         return "; with a third ring it could be told which of both is wrong"
     names = [name for one in findings for name in (one.one.name, one.other.name)]
     odd = [name for name in dict.fromkeys(names) if names.count(name) == 2]

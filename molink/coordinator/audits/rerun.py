@@ -71,17 +71,17 @@ async def rerun(ring: ServingRing, answered: AnsweredRequest, *, has_experts: bo
     if client.ring.stages is not stages:
         raise RingError("The ring has lost a stage meanwhile.")
     found = [reports.get((stage.node.node_id, number), NOTHING) for stage in stages]
-    told = [_audited(stage, one[1]) for stage, one in zip(stages, found, strict=True)]
-    counts = [one[0] if stage.is_whole else 0 for stage, one in zip(told, found, strict=True)]
+    audited = [_audited(stage, one[1]) for stage, one in zip(stages, found, strict=True)]
+    counts = [one[0] if stage.is_whole else 0 for stage, one in zip(audited, found, strict=True)]
     if set(counts) != {len(tokens)}:
-        _check_reports(counts, told, client.cache_use.requests - prompts)
+        _check_reports(counts, audited, client.cache_use.requests - prompts)
         heard = [_reported(stage) > count for stage, count in zip(stages, before, strict=True)]
-        known = zip(told, counts, heard, strict=True)
+        known = zip(audited, counts, heard, strict=True)
         raise _silence([one for one, count, is_heard in known if is_heard and count != len(tokens)])
     return AuditedRing(
         ring.number,
         len(tokens),
-        tuple(told),
+        tuple(audited),
         logprobs,
         _dtype(stages),
         client.codec.codec,
@@ -109,12 +109,12 @@ def _audited(stage: AgentStage, numbers: tuple[float, ...]) -> AuditedStage:
     return AuditedStage(stage.node.node_id, stage.node.pc, stage.name, stage.layers, numbers)
 
 
-def _check_reports(counts: Sequence[int], told: Sequence[AuditedStage], prompts: int) -> None:
+def _check_reports(counts: Sequence[int], audited: Sequence[AuditedStage], prompts: int) -> None:
     """Raise RingError where honest stages may have reported so: all the same other number of
     tokens, which they have computed anew, or not all of so many prompts as came meanwhile."""
     if len(counts) > 1 and len(set(counts)) == 1 and counts[0]:
         raise RingError("The ring has computed the tokens anew meanwhile.")
-    most = max(one.layers[1] - one.layers[0] for one in told) + 1
+    most = max(one.layers[1] - one.layers[0] for one in audited) + 1
     if prompts >= min(SKETCHES_MAX, SKETCH_NUMBERS_MAX // (NUMBERS * most)):
         raise RingError("More prompts came meanwhile than a report has room for.")
 

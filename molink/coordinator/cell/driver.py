@@ -2,7 +2,7 @@
 is one more PC here (`cards`). Pure.
 
 The ledger (`molink_scheduler.cell`) decides who is asked, and for how much. What it hears of PCs
-that lend is made in `pcs_told`, what it hears of stages that borrow in `stage_leases`.
+that lend is made in `lender_reports`, what it hears of stages that borrow in `stage_leases`.
 
 A stage and what lends beside it are two devices of a ledger, since the one may end without the
 other. What the ledger recalls of a lease its stage gives back itself (`standing`), and it counts
@@ -15,8 +15,8 @@ from functools import partial
 
 from molink.control.messages.cell import CellOrder
 from molink.coordinator.cell.echo_links import EchoLinks
+from molink.coordinator.cell.lender_reports import LenderReports
 from molink.coordinator.cell.pairs import Pair, cells_of, is_card
-from molink.coordinator.cell.pcs_told import PcsTold
 from molink.coordinator.cell.stage_leases import StageLeases
 from molink.coordinator.cell.values import Grant, PcSeen, RoomWanted
 from molink_scheduler.cell.actions import Action, AskLender, Recall, Refuse, Swap, VoidLeases
@@ -42,13 +42,13 @@ class CellDriver:
     """Draws 32 bytes, in hex."""
     started_at: float = 0.0
     echoes: EchoLinks = field(init=False)
-    _pcs: PcsTold = field(init=False)
+    _pcs: LenderReports = field(init=False)
     _leases: StageLeases = field(init=False)
     _ledgers: dict[frozenset[str], CellLedger] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.echoes = EchoLinks(self.draw_key)
-        self._pcs = PcsTold(self.echoes)
+        self._pcs = LenderReports(self.echoes)
         self._leases = StageLeases(self._pcs, self.draw_key)
 
     @property

@@ -113,9 +113,9 @@ class EchoLinks:
         for (debtor, lender), link in self.links.items():
             if debtor not in cell:
                 continue
-            told = _last_echoes(seen.get(debtor), lender)
-            if link.lease and told is not None and told.round == link.round:
-                link.judge([one / 1e3 for one in told.milliseconds], now)
+            echoes = _last_echoes(seen.get(debtor), lender)
+            if link.lease and echoes is not None and echoes.round == link.round:
+                link.judge([one / 1e3 for one in echoes.milliseconds], now)
             elif link.is_overdue(now):
                 link.judge((), now)
             elif link.is_due(now) and debtor in seen and may_lend(seen.get(lender)):
@@ -154,5 +154,5 @@ def may_lend(pc: PcSeen | None) -> bool:
 
 def _last_echoes(debtor: PcSeen | None, lender: str) -> EchoesTold | None:
     """The last echoes of a lender that a debtor tells of."""
-    told = [] if debtor is None else [one for one in debtor.of_pc.echoes if one.lender == lender]
-    return told[0] if told else None
+    echoes = [] if debtor is None else [one for one in debtor.of_pc.echoes if one.lender == lender]
+    return echoes[0] if echoes else None

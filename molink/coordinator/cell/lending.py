@@ -65,7 +65,7 @@ class Lenders(Protocol):
         """Give stages of a ring that stands, and lack room, leases as lenders come; until
         cancelled."""
 
-    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+    def may_lend(self, stages: Sequence[AgentStage]) -> bool:
         """Whether a ring's stages may be lent what they lack, within minutes."""
 
     def give_back(self, node_ids: Iterable[str]) -> None:
@@ -84,7 +84,7 @@ class NoLenders:
     async def serve(self, ring: int, stages: Sequence[AgentStage]) -> None:
         """There is nothing to give."""
 
-    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+    def may_lend(self, stages: Sequence[AgentStage]) -> bool:
         """A lender in a stage's own PC is started anew."""
         return True
 
@@ -185,7 +185,7 @@ class CellLending:
         with self.rings.standing(ring, stages):
             await self._standing.serve(ring, stages)
 
-    def may_come(self, stages: Sequence[AgentStage]) -> bool:
+    def may_lend(self, stages: Sequence[AgentStage]) -> bool:
         """Whether a ring's stages may be lent what they lack, within minutes: by their own PCs, or
         by others that the operator has named."""
         lacking = min(stages, key=lambda stage: stage.offer.blocks)
@@ -263,10 +263,24 @@ class CellLending:
             if figures is None or lender is None:
                 continue
             del self._claims[node_id]
-            sizes = figures.token_bytes, work.layers[1] - work.layers[0], figures.row_bytes
-            wanted = RoomWanted(node_id, node.pc, work.kv_host_tokens, *sizes, figures.slower_s)
-            of = node_id, DEBTOR_INCARNATION, f"{lender}{LENDS}", self.seen[lender].facts.started
-            lease = Lease(lan.lease, *of, wanted.blocks, wanted.block_bytes)
+            wanted = RoomWanted(
+                node_id,
+                node.pc,
+                tokens=work.kv_host_tokens,
+                token_bytes=figures.token_bytes,
+                layers=work.layers[1] - work.layers[0],
+                row_bytes=figures.row_bytes,
+                slower_s=figures.slower_s,
+            )
+            lease = Lease(
+                lan.lease,
+                debtor=node_id,
+                debtor_incarnation=DEBTOR_INCARNATION,
+                lender=f"{lender}{LENDS}",
+                lender_incarnation=self.seen[lender].facts.started,
+                blocks=wanted.blocks,
+                block_bytes=wanted.block_bytes,
+            )
             self.driver.adopt(Grant(wanted, lender, lease, lan))
 
 

@@ -62,7 +62,7 @@ class RingPairs:
     """PCs that the operator has confirmed."""
     _rings: dict[int, Sequence[AgentStage]] = field(default_factory=dict)
     """Stages of the rings that stand, by number."""
-    _seats: dict[int, int] = field(default_factory=dict)
+    _role_index: dict[int, int] = field(default_factory=dict)
     """Ring to its place among the roles."""
     _links: dict[Group, PairLink] = field(default_factory=dict)
     """Links that are wanted now."""
@@ -90,7 +90,7 @@ class RingPairs:
 
     def place(self, ring: ServingRing) -> int | None:
         """The place of a ring among the roles; None: it does all now."""
-        return self._seats.get(ring.number) if ring.number in self._linked else None
+        return self._role_index.get(ring.number) if ring.number in self._linked else None
 
     @property
     def trouble(self) -> str:
@@ -113,61 +113,65 @@ class RingPairs:
         if not self.are_set:
             return {}
         self._nodes, self._confirmed = nodes, frozenset(confirmed)
-        self._take_seats()
+        self._assign_roles()
         self._why_not.clear()
         rings = {one: self._ends(*one) for one in self._paired_rings()}
         self._links = self._drawn([ends for pairs in rings.values() for ends in pairs])
         wanted, linked = dict[str, Pairing](), set[int]()
-        for (giver, taker), pairs in rings.items():
+        for (prefill_ring, decode_ring), pairs in rings.items():
             for ends in pairs:
                 wanted |= self._wanted(ends)
             if pairs and all(map(self._is_linked, pairs)):
-                linked |= {giver, taker}
+                linked |= {prefill_ring, decode_ring}
             elif pairs:
-                self._refuse(giver, taker, _why_not_linked(pairs))
+                self._refuse(prefill_ring, decode_ring, _why_not_linked(pairs))
         self._linked = frozenset(linked)
         return self._to_send(wanted, now)
 
     # -- which rings ------------------------------------------------------------------------------
 
-    def _take_seats(self) -> None:
+    def _assign_roles(self) -> None:
         """Give rings that stand the roles that no other one has which stands."""
-        self._seats = {ring: seat for ring, seat in self._seats.items() if ring in self._rings}
-        for ring in sorted(self._rings.keys() - self._seats.keys()):
-            free = sorted(set(range(len(self.roles))) - set(self._seats.values()))
+        self._role_index = {
+            ring: role for ring, role in self._role_index.items() if ring in self._rings
+        }
+        for ring in sorted(self._rings.keys() - self._role_index.keys()):
+            free = sorted(set(range(len(self.roles))) - set(self._role_index.values()))
             if free:
-                self._seats[ring] = free[0]
+                self._role_index[ring] = free[0]
 
     def _paired_rings(self) -> Iterator[tuple[int, int]]:
         """Rings that compute prompts, each with the one that it does it for."""
-        ring_at = {seat: ring for ring, seat in self._seats.items()}
-        for giver, taker in pairs_of(self.roles).items():
-            if giver in ring_at and taker in ring_at:
-                yield ring_at[giver], ring_at[taker]
+        ring_at = {role: ring for ring, role in self._role_index.items()}
+        for prefill_ring, decode_ring in pairs_of(self.roles).items():
+            if prefill_ring in ring_at and decode_ring in ring_at:
+                yield ring_at[prefill_ring], ring_at[decode_ring]
 
-    def _ends(self, giver: int, taker: int) -> list[Ends]:
+    def _ends(self, prefill_ring: int, decode_ring: int) -> list[Ends]:
         """The stages of two rings that are to be paired; none where that cannot be."""
-        if why := self._objection(giver, taker):
-            self._refuse(giver, taker, why)
+        if why := self._objection(prefill_ring, decode_ring):
+            self._refuse(prefill_ring, decode_ring, why)
             return []
-        return list(zip(self._rings[giver], self._rings[taker], strict=True))
+        return list(zip(self._rings[prefill_ring], self._rings[decode_ring], strict=True))
 
-    def _refuse(self, giver: int, taker: int, why: str) -> None:
-        self._why_not[giver] = f"Ring {giver} computes no prompts for ring {taker}: {why}."
+    def _refuse(self, prefill_ring: int, decode_ring: int, why: str) -> None:
+        self._why_not[prefill_ring] = (
+            f"Ring {prefill_ring} computes no prompts for ring {decode_ring}: {why}."
+        )
 
-    def _objection(self, giver: int, taker: int) -> str:
+    def _objection(self, prefill_ring: int, decode_ring: int) -> str:
         """Why two rings cannot be paired, a clause; empty: they can."""
         if not self.is_encrypted:
             return "keys would travel in clear"
-        one, other = self._rings[giver], self._rings[taker]
+        one, other = self._rings[prefill_ring], self._rings[decode_ring]
         if (held := _split(one)) != (wanted := _split(other)):
             return f"its stages have layers {held}, and those of the other {wanted}"
         clauses = (self._why_far(*ends) for ends in zip(one, other, strict=True))
         return next(filter(None, clauses), "")
 
-    def _why_far(self, giver: AgentStage, taker: AgentStage) -> str:
+    def _why_far(self, sender: AgentStage, receiver: AgentStage) -> str:
         """Why two stages are not in one PC or LAN, a clause; empty: they are."""
-        here, there = giver.node, taker.node
+        here, there = sender.node, receiver.node
         if here.pc == there.pc:
             return ""
         names = f"{here.name} and {there.name}"
@@ -194,10 +198,10 @@ class RingPairs:
     def _drawn(self, pairs: Sequence[Ends]) -> dict[Group, PairLink]:
         """The link of each stage that takes, with those who may come: as long as they are the same
         it stays."""
-        givers = dict[str, list[str]]()
-        for giver, taker in pairs:
-            givers.setdefault(taker.node.node_id, []).append(giver.node.node_id)
-        groups = {(taker, tuple(sorted(ids))) for taker, ids in givers.items()}
+        senders = dict[str, list[str]]()
+        for sender, receiver in pairs:
+            senders.setdefault(receiver.node.node_id, []).append(sender.node.node_id)
+        groups = {(receiver, tuple(sorted(ids))) for receiver, ids in senders.items()}
         return {group: self._links.get(group) or self._draw() for group in sorted(groups)}
 
     def _draw(self) -> PairLink:
@@ -205,23 +209,25 @@ class RingPairs:
         return PairLink(self.next_number, self.draw_key())
 
     def _link(self, ends: Ends) -> PairLink:
-        giver, taker = (stage.node.node_id for stage in ends)
-        return next(link for (to, ids), link in self._links.items() if to == taker and giver in ids)
+        sender, receiver = (stage.node.node_id for stage in ends)
+        return next(
+            link for (to, ids), link in self._links.items() if to == receiver and sender in ids
+        )
 
     def _is_linked(self, ends: Ends) -> bool:
-        number, told = self._link(ends).number, [_reported_pair(stage) for stage in ends]
-        return all(one is not None and one.linked and one.number == number for one in told)
+        number, reported = self._link(ends).number, [_reported_pair(stage) for stage in ends]
+        return all(one is not None and one.linked and one.number == number for one in reported)
 
     def _wanted(self, ends: Ends) -> dict[str, Pairing]:
         """What both ends are to be, by their nodes: the one that hands over once it is known where
         the other listens."""
-        (giver, taker), link = ends, self._link(ends)
-        wanted, told = {taker.node.node_id: Pairing(link=link)}, _reported_pair(taker)
-        if told is not None and told.number == link.number and told.port:
-            path = self._path(giver.node, taker.node)
+        (sender, receiver), link = ends, self._link(ends)
+        wanted, reported = {receiver.node.node_id: Pairing(link=link)}, _reported_pair(receiver)
+        if reported is not None and reported.number == link.number and reported.port:
+            path = self._path(sender.node, receiver.node)
             host = _host(path) if path is not None else LOCALHOST
-            there = replace(link, host=host, port=told.port)
-            wanted[giver.node.node_id] = Pairing(sends=True, link=there)
+            there = replace(link, host=host, port=reported.port)
+            wanted[sender.node.node_id] = Pairing(sends=True, link=there)
         return wanted
 
     def _to_send(self, wanted: Mapping[str, Pairing], now: float) -> dict[str, PairOrder]:
@@ -257,20 +263,20 @@ def _reported_pair(stage: AgentStage) -> PairHealth | None:
     return stage.health.pair if stage.health is not None else None
 
 
-def _matches(told: PairHealth | None, pairing: Pairing | None) -> bool:
+def _matches(reported: PairHealth | None, pairing: Pairing | None) -> bool:
     """Whether a stage is the end that it is to be."""
-    if told is None or pairing is None or pairing.link is None:
-        return told is None and pairing is None
-    is_there = not pairing.sends or told.port == pairing.link.port
-    return (told.number, told.sends) == (pairing.link.number, pairing.sends) and is_there
+    if reported is None or pairing is None or pairing.link is None:
+        return reported is None and pairing is None
+    is_there = not pairing.sends or reported.port == pairing.link.port
+    return (reported.number, reported.sends) == (pairing.link.number, pairing.sends) and is_there
 
 
 def _why_not_linked(pairs: Sequence[Ends]) -> str:
     """Why stages are not linked that are paired, a clause."""
-    for giver, taker in pairs:
-        told = _reported_pair(giver)
-        if told is not None and told.why:
-            return f"{giver.name} does not reach {taker.name}: {told.why.rstrip('.')}"
+    for sender, receiver in pairs:
+        reported = _reported_pair(sender)
+        if reported is not None and reported.why:
+            return f"{sender.name} does not reach {receiver.name}: {reported.why.rstrip('.')}"
     return "their stages are being linked"
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.messages.cell import LeaseOrder
 from molink.coordinator.cell.echo_links import may_lend
+from molink.coordinator.cell.lender_reports import LenderReports
 from molink.coordinator.cell.pairs import Pair
-from molink.coordinator.cell.pcs_told import PcsTold
 from molink.coordinator.cell.values import LENDS, Grant, PcSeen, RoomWanted
 from molink.stage_protocol.lan_lease import LanLease
 from molink_scheduler.cell.actions import AskLender, LeaseOffer
@@ -36,7 +36,7 @@ class Question:
 class StageLeases:
     """Leases of the stages of all cells: wanted, asked for, had and ended."""
 
-    pcs: PcsTold
+    pcs: LenderReports
     draw_key: Callable[[], str]
     """Draws 32 bytes, in hex."""
     grants: dict[int, Grant] = field(default_factory=dict)

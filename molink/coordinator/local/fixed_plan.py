@@ -90,10 +90,10 @@ class RingPlan:
         """The end of a hand-over that a stage of a ring has; None: it has none."""
         ring, stage = divmod(index, len(self.works))
         pairs = pairs_of(self.roles)
-        taker = pairs.get(ring, ring)
-        if taker not in pairs.values():
+        decode_ring = pairs.get(ring, ring)
+        if decode_ring not in pairs.values():
             return None
-        return Pairing(f"{self.pairs_folder}/pair-{taker}-{stage}", sends=ring in pairs)
+        return Pairing(f"{self.pairs_folder}/pair-{decode_ring}-{stage}", sends=ring in pairs)
 
     def _drafter(self, layers: tuple[int, int]) -> DraftModel | None:
         drafter = self.drafter
@@ -286,8 +286,15 @@ def check_memory(
         if size is not None
     )
     what, declared = f"{checkpoint.name} in {len(works)} stages", read_declared(checkpoint)
-    place = ("on this PC", kv_tokens, declared, FOR_PC)
-    refused = stage_refusal(what, needed_bytes, free_bytes, *place)
+    refused = stage_refusal(
+        what,
+        needed_bytes,
+        free_bytes,
+        place="on this PC",
+        kv_tokens=kv_tokens,
+        declared=declared,
+        ways=FOR_PC,
+    )
     if refused:
         raise UserError(refused)
 

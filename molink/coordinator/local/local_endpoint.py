@@ -132,11 +132,11 @@ class LocalEndpoint:
         await self._links.connect(f"tcp://{ring.requests_link.addresses[-1]}")
         return self.client(ring)
 
-    async def go_on(self, ring: Ring) -> None:
+    async def begin_epoch(self, ring: Ring) -> None:
         """Lead to the head of the ring's next epoch. Raises RingError."""
         assert self._links is not None, "a ring goes on that was connected"
         self._note_pids(ring)
-        await self._links.go_on(ring.epoch, f"tcp://{ring.requests_link.addresses[-1]}")
+        await self._links.begin_epoch(ring.epoch, f"tcp://{ring.requests_link.addresses[-1]}")
 
     def _note_pids(self, ring: Ring) -> None:
         pids = {node.node_id: node.pid for node in self.nodes}

@@ -37,8 +37,8 @@ from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
-from molink.coordinator.requests.hand_over import RingRoles, check_roles
 from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.prefill_rings import RingRoles, check_roles
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings

@@ -86,23 +86,23 @@ class BrokerAccess:
     client: ControlClient
     """The coordinator's own, which removes what the broker has kept of a node."""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Telling the broker its users"))
-    _untold: dict[str, str | None] = field(default_factory=dict)
+    _pending: dict[str, str | None] = field(default_factory=dict)
     """Node to its password; None: it is shut out."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def untold_count(self) -> int:
+    def pending_count(self) -> int:
         """Nodes of which the broker has not heard yet."""
-        return len(self._untold)
+        return len(self._pending)
 
     def shut_out(self, node_id: str) -> None:
         """Have the broker refuse a node, end its connection and keep nothing of what it said."""
-        self._untold[node_id] = None
+        self._pending[node_id] = None
         self._changed.set()
 
     def let_in(self, node_id: str, password: str) -> None:
         """Have the broker let a node in again."""
-        self._untold[node_id] = password
+        self._pending[node_id] = password
         self._changed.set()
 
     async def run(self) -> None:
@@ -112,9 +112,9 @@ class BrokerAccess:
             await self._changed.wait()
             self._changed.clear()
             backoff.reset()
-            while self._untold:
+            while self._pending:
                 with self.guard:
-                    await gathered(self._update_broker(*one) for one in list(self._untold.items()))
+                    await gathered(self._update_broker(*one) for one in list(self._pending.items()))
                     break
                 await asyncio.sleep(backoff.next_s())
 
@@ -125,5 +125,5 @@ class BrokerAccess:
             await gathered(self.client.clear(topic, node_id) for topic in kept)
         else:
             await self.broker.allow(node_id, password)
-        if node_id in self._untold and self._untold[node_id] == password:
-            del self._untold[node_id]
+        if node_id in self._pending and self._pending[node_id] == password:
+            del self._pending[node_id]

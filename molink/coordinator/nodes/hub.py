@@ -185,7 +185,7 @@ class ControlHub:
     @property
     def trouble(self) -> str:
         """Sentence on changes that the broker has not heard of yet; empty when there are none."""
-        count = self.access.untold_count
+        count = self.access.pending_count
         return f"The broker has not heard yet that {count} nodes are shut out." if count else ""
 
     # -- what nodes report -----------------------------------------------------------------------

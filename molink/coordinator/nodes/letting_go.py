@@ -43,7 +43,7 @@ class LettingGo:
             if node.node_id not in self._going:
                 self._going[node.node_id] = node.node_id in self.hub.book.drained
                 self.told(node)
-                self.hub.book.hold(node, is_held=True)
+                self.hub.book.set_drained(node, is_drained=True)
                 self.hub.book.drained.discard(node.node_id)  # No order, which would be kept.
             if not node.is_assigned:
                 self._shut_out(node)
@@ -56,7 +56,7 @@ class LettingGo:
         for node in [one for one in self.hub.book if one.pc not in moved]:
             was_drained = self._going.pop(node.node_id, None)
             if was_drained is not None:
-                self.hub.book.hold(node, is_held=was_drained)
+                self.hub.book.set_drained(node, is_drained=was_drained)
 
     def _shut_out(self, node: Node) -> None:
         self.hub.access.shut_out(node.node_id)

@@ -71,11 +71,11 @@ class NodeBook:
         node.changed.send()
         self.changed.set()
 
-    def hold(self, node: Node, *, is_held: bool) -> None:
+    def set_drained(self, node: Node, *, is_drained: bool) -> None:
         """Keep a node from serving, or let it serve again, as its operator orders."""
         before = node.wants
-        node.drained = is_held
-        (self.drained.add if is_held else self.drained.discard)(node.node_id)
+        node.drained = is_drained
+        (self.drained.add if is_drained else self.drained.discard)(node.node_id)
         node.changes += before != node.wants
         self.wake(node)
 

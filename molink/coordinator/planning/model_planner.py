@@ -139,17 +139,32 @@ class ModelPlanner:
         drafts = bool(planned.drafts) and settings.ring.drafter in TAIL_DRAFTERS
         planned = planned.drafting if drafts else planned
         output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
-        shown = planned.shape, name or weights.model
         goal = goal_of(settings, description)
         beside = PlannedDrafter.of(drafter, goal.context_tokens) if drafter is not None else None
         planned = planned if beside is None else beside.beside(planned)
         drafts |= beside is not None and beside.drafts_at_tail
-        facts = FactsMaker(planned.costs, stored, served.dtype, output_layers, *shown)
-        kept = (settings.goal.split, served.kv_dtype, planned.declared, settings.ring.standbys)
-        ring, assigned = settings.ring, None if beside is None else beside.assigned
-        room = ring.prefix_cache, ring.kv_host_tokens
-        longest = min(served.model_len_max or description.model_len_max, description.model_len_max)
-        return cls(facts, goal, weights, *kept, *room, drafts, assigned, longest)
+        model_len_max = description.model_len_max
+        return cls(
+            FactsMaker(
+                planned.costs,
+                stored,
+                served.dtype,
+                output_layers,
+                shape=planned.shape,
+                model=name or weights.model,
+            ),
+            goal,
+            weights,
+            split=settings.goal.split,
+            kv_dtype=served.kv_dtype,
+            declared=planned.declared,
+            standbys=settings.ring.standbys,
+            prefix_cache=settings.ring.prefix_cache,
+            kv_host_tokens=settings.ring.kv_host_tokens,
+            drafts=drafts,
+            drafter=None if beside is None else beside.assigned,
+            tokens_longest=min(served.model_len_max or model_len_max, model_len_max),
+        )
 
     @property
     def cost(self) -> ModelCost:

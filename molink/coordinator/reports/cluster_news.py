@@ -73,9 +73,9 @@ class ClusterNews:
         for node_id in self._shown.keys() - nodes.keys():
             self._removed(node_id)
         for node_id, node in nodes.items():
-            self._tell_node(node_id, node)
-        self._tell_troubles(report)
-        self._tell_rings(report)
+            self._note_node(node_id, node)
+        self._note_troubles(report)
+        self._note_rings(report)
         self.watch.note(self.events.clock(), report, events=self.events.after(self._watched))
         self._watched = self.events.last_seq
         self.now = cluster_now(report)
@@ -85,7 +85,7 @@ class ClusterNews:
         name = self._names.pop(node_id)
         self.events.add("node_removed", f"{name} belongs to this coordinator no more", node=name)
 
-    def _tell_node(self, node_id: str, node: NodeReport) -> None:
+    def _note_node(self, node_id: str, node: NodeReport) -> None:
         sentence, before = _sentence(node), self._shown.get(node_id)
         if sentence == before or (before is None and node.state in ("lost", "left")):
             return
@@ -97,14 +97,14 @@ class ClusterNews:
             kind = KINDS.get(node.state, "node_changed")
             self.events.add(kind, f"{name} {sentence}", node=name)
 
-    def _tell_troubles(self, report: ClusterReport) -> None:
+    def _note_troubles(self, report: ClusterReport) -> None:
         """Tell new troubles of the relay, the broker and the disk."""
         before, self._troubles = self._troubles, report.troubles
         for trouble in self._troubles:
             if trouble not in before:
                 self.events.add("trouble", trouble)
 
-    def _tell_rings(self, report: ClusterReport) -> None:
+    def _note_rings(self, report: ClusterReport) -> None:
         was_ready, self._ready = self._ready, report.unready_reason is None
         if self._ready and not was_ready:
             since, self._refused_since = self._refused_since, None

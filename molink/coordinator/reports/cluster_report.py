@@ -81,8 +81,8 @@ def _hops(ring: Ring, to_head: LinkReport | None) -> Iterator[_Hop]:
 def service_report(
     service: ClusterService, nodes: Sequence[NodeReport] = (), trouble: Sequence[str] = ()
 ) -> ClusterReport:
-    """Report of all rings and these nodes; of the sentences on trouble, empty ones are none, and
-    those on drafters that rings serve without, and on targets that no ring can keep, are added."""
+    """Report of all rings and `nodes`. `trouble`: sentences, of which empty ones are dropped;
+    sentences on missing drafters and impossible targets are added."""
     log = service.request_log
     ends = (ring.client.ring.stages[end].loaded for ring in service.rings for end in (0, -1))
     targets = service.intake.trouble(service.rings)
@@ -105,7 +105,12 @@ def ring_report(
     client: RingClient, number: int = 0, forecast: RingForecast | None = None
 ) -> RingReport:
     """Report of one ring."""
-    ring, live, prospects, codec = client.ring, client.requests_live, client.prospects, client.codec
+    ring, live, forecaster, codec = (
+        client.ring,
+        client.requests_live,
+        client.forecaster,
+        client.codec,
+    )
     head = ring.stages[0].health
     waiting = min(live, (head or NO_HEALTH).requests_waiting or 0)
     without_room = min(waiting, len((head or NO_HEALTH).without_room))
@@ -116,8 +121,8 @@ def ring_report(
         links=tuple(_link(ring, hop) for hop in _hops(ring, client.links.report)),
         requests=cluster.RequestCounts(live - waiting, waiting, without_room),
         wire=cluster.RingCodec(codec.codec, codec.reason, codec.check_passed),
-        prefix_cache=None if prospects.mirror is None else client.cache_use.report(head),
-        requests_left_lying=prospects.watch.lying,
+        prefix_cache=None if forecaster.mirror is None else client.cache_use.report(head),
+        requests_left_lying=forecaster.watch.starved_count,
         number=number,
         forecast=forecast,
         drafters=tuple(_drafter(one) for one in (head or NO_HEALTH).drafters if one.rounds),
@@ -137,7 +142,7 @@ def _quiet_s(client: RingClient) -> float | None:
 def pace_report(client: RingClient) -> cluster.PaceReport | None:
     """Report of the pace of one ring beside the answers that it gives now; None: too few gaps have
     told."""
-    pace, others = client.prospects.pace, max(0, client.prospects.line.running - 1)
+    pace, others = client.forecaster.pace, max(0, client.forecaster.line.running - 1)
     if pace.gaps.total < KNOWN_GAPS:
         return None
     tpot_s = pace.pace.tpot_s(others)
@@ -185,14 +190,14 @@ def _stage(stage: AgentStage) -> cluster.StageReport:
 
 
 def _lender(stage: AgentStage) -> StageLenderReport | None:
-    told = (stage.health or NO_HEALTH).lender
-    if told is None:
+    health = (stage.health or NO_HEALTH).lender
+    if health is None:
         return None
     return StageLenderReport(
-        own_tokens=told.kv_tokens_own,
-        borrowed_tokens=max(0, BLOCK_TOKENS * stage.offer.blocks - told.kv_tokens_own),
-        held_tokens=told.kv_tokens_away,
-        step_wait_s=told.step_wait_s,
+        own_tokens=health.kv_tokens_own,
+        borrowed_tokens=max(0, BLOCK_TOKENS * stage.offer.blocks - health.kv_tokens_own),
+        held_tokens=health.kv_tokens_away,
+        step_wait_s=health.step_wait_s,
         lender=stage.lender,
     )
 

@@ -43,7 +43,7 @@ class AuditQueue:
     """Part of all requests that is chosen; 0: none is."""
     random: Random = field(default_factory=Random)
     is_alone: bool = False
-    """Whether the last that was to be chosen was not, because one ring served."""
+    """Whether the latest request was not audited because only one ring serves."""
     _waiting: deque[AnsweredRequest] = field(default_factory=deque)
     _changed: Signal = field(default_factory=Signal)
 

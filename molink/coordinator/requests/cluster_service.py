@@ -39,8 +39,8 @@ seconds, a download of a replacement's layers minutes, and a user has gone by th
 MOVES_MAX = 8
 """A request that has lost so many rings is failed: something about it may be what ends them."""
 
-STALL_PATIENCE = 2.0
-"""Factor by which the time given to a request grows each time that it was left lying: a prompt may
+STALL_FACTOR = 2.0
+"""Factor by which the time given to a request grows each time that it was starved: a prompt may
 take any honest ring longer than the last deadline, and rings are not to hand it round for ever."""
 
 WAITING_FOR_RING_MAX = 256
@@ -186,22 +186,21 @@ class ClusterService:
         if self.intake_paused and before is None:
             raise RingError(INTAKE_PAUSED)
         output = before.token_ids if before is not None else ()
-        left: ServingRing | None = None
-        patience, was_refused = 1.0, False
+        avoided: ServingRing | None = None
+        stall_factor, was_refused = 1.0, False
         for moves in range(MOVES_MAX):
             ring = await self._adopting(before) if moves == 0 else None
             if ring is None:
                 accepted = moves > 0 or before is not None
-                rings = await self._rings_for(request, left, accepted=accepted)
-                draw = self.draws.random()
-                known = request, timeline, len(output)
-                ring = self.intake.choose(rings, *known, draw, accepted=accepted)
+                ring = await self._next_ring(
+                    request, timeline, len(output), avoided, accepted=accepted
+                )
             timeline.submitted(ring.number, ring.stages, time.monotonic())
-            given = request
+            sent = request
             if not output:
-                given = await self.intake.roles.prefilled(ring, request, self.rings)
+                sent = await self.intake.roles.prefilled(ring, request, self.rings)
             try:
-                async with aclosing(ring.client.generate(given, output, patience)) as events:
+                async with aclosing(ring.client.generate(sent, output, stall_factor)) as events:
                     async for event in events:
                         output += event.token_ids
                         if event.finish_reason is not None:
@@ -210,22 +209,22 @@ class ClusterService:
                             self.audits.answered(timeline, tokens, ring.number, salt)
                         yield event
                 return
-            except RequestStalledError as error:
-                left, patience = ring, STALL_PATIENCE * patience
+            except RequestStalledError as error:  # 1. Another ring, which gets more time.
+                avoided, stall_factor = ring, STALL_FACTOR * stall_factor
                 self._note_move(timeline, ring, error)
-            except RowsRefusedError as error:
+            except RowsRefusedError as error:  # 2. Once more, elsewhere.
                 most = len(request.prompt_token_ids) + request.sampling.max_tokens
                 if was_refused or not self.has_other(ring.client, most):
                     raise
-                left, was_refused = ring, True
+                avoided, was_refused = ring, True
                 self._note_move(timeline, ring, error)
-            except RingError as error:
+            except RingError as error:  # 3. The ring is lost: the next one.
                 if ring.client.unready_reason is None:
                     raise
                 self._note_move(timeline, ring, error)
         raise RingError(f"The request's ring was lost {MOVES_MAX} times: send it again later.")
 
-    async def go_on(self, request: GenerationRequest) -> None:
+    async def finish_earlier(self, request: GenerationRequest) -> None:
         """Go on with a request of an earlier coordinator: its client may read the answer later."""
         with self.guard, suppress(MolinkError):  # It is kept with the answer.
             async with aclosing(self.generate(request)) as events:
@@ -276,11 +275,24 @@ class ClusterService:
         holding = [ring for ring in rings if ring.client.card.model_len_max >= tokens]
         return holding or rings
 
+    async def _next_ring(
+        self,
+        request: GenerationRequest,
+        timeline: RequestTimeline,
+        output_tokens: int,
+        avoided: ServingRing | None,
+        *,
+        accepted: bool,
+    ) -> ServingRing:
+        rings = await self._rings_for(request, avoided, accepted=accepted)
+        draw = self.draws.random()
+        return self.intake.choose(rings, request, timeline, output_tokens, draw, accepted=accepted)
+
     async def _rings_for(
-        self, request: GenerationRequest, left: ServingRing | None, *, accepted: bool
+        self, request: GenerationRequest, avoided: ServingRing | None, *, accepted: bool
     ) -> list[ServingRing]:
-        """Rings that can take a request, others than `left` if there are. A request that a ring has
-        accepted waits for the next ring; a new request is refused while there is none."""
+        """Rings that can take a request, others than `avoided` if there are. A request that a ring
+        has accepted waits for the next ring; a new request is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):
@@ -291,7 +303,7 @@ class ClusterService:
                     await self._changed.wait()
             except TimeoutError:
                 raise RingError(self.progress) from None
-        others = [ring for ring in rings if ring is not left]
+        others = [ring for ring in rings if ring is not avoided]
         return [ring for ring in others if ring.number not in request.avoids] or others or rings
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from molink.config.groups import ApiSettings
-from molink.coordinator.requests.hand_over import RingRoles
+from molink.coordinator.requests.prefill_rings import RingRoles
 from molink.coordinator.requests.serving_ring import ServingRing
 from molink.errors import OverloadedError
 from molink.serving.service import GenerationRequest
@@ -56,7 +56,7 @@ class Intake:
         now = time.monotonic()
         if not rings or not all(ring.is_full(self.wait_s_max, now) for ring in rings):
             return None
-        lines = [ring.client.prospects.line for ring in rings]
+        lines = [ring.client.forecaster.line for ring in rings]
         wait_s = max(1.0, min(line.wait_s(now) or WAIT_S for line in lines))
         waiting, running = (
             sum(line.waiting for line in lines),
@@ -71,7 +71,7 @@ class Intake:
     def trouble(self, rings: Sequence[ServingRing]) -> str:
         """Sentence where the operator's targets refuse everybody, as tokens follow each other more
         slowly on each of these rings when they are idle; empty: they do not, or nobody knows."""
-        paces = [ring.client.prospects.pace for ring in rings]
+        paces = [ring.client.forecaster.pace for ring in rings]
         round_s = min((one.pace.tpot_alone_s for one in paces), default=0.0)
         wanted_s = self.targets.between_tokens_s
         if round_s <= wanted_s or not all(one.has_learned for one in paces):
@@ -98,14 +98,14 @@ class Intake:
         known = len(request.prompt_token_ids) + output_tokens
         session = request.named_session
         home = self.homes.of(session)
-        met = [(ring, _met(ring, request, home)) for ring in rings]
+        candidates = [(ring, _state_for(ring, request, home)) for ring in rings]
         targets = request.targets
         if targets.are_set and not accepted:
-            met = _admitting(met, request, targets)
-        states = [state for _, state in met]
+            candidates = _admitting(candidates, request, targets)
+        states = [state for _, state in candidates]
         left_tokens = request.sampling.max_tokens - output_tokens
-        ring, state = met[choose_ring(self.routing, states, known, left_tokens, draw)]
-        if ring.client.prospects.pace.is_known(state, known):
+        ring, state = candidates[choose_ring(self.routing, states, known, left_tokens, draw)]
+        if ring.client.forecaster.pace.is_known(state, known):
             timeline.promised(
                 forecast_ttft_s(state, known),
                 forecast_tpot_s(state, known),
@@ -115,25 +115,27 @@ class Intake:
         return ring
 
 
-def _met(ring: ServingRing, request: GenerationRequest, home: int | None) -> RingState:
-    """A ring as the request meets it, whose session is at home on ring `home`."""
-    state = ring.client.met_by(request, ring.tokens_per_s)
+def _state_for(ring: ServingRing, request: GenerationRequest, home: int | None) -> RingState:
+    """State of a ring that the request would find, whose session is at home on ring `home`."""
+    state = ring.client.state_for(request, ring.tokens_per_s)
     return replace(state, is_home=True) if ring.number == home else state
 
 
 def _admitting(
-    met: Sequence[tuple[ServingRing, RingState]], request: GenerationRequest, targets: Targets
+    candidates: Sequence[tuple[ServingRing, RingState]],
+    request: GenerationRequest,
+    targets: Targets,
 ) -> list[tuple[ServingRing, RingState]]:
     """Rings that are forecast to meet the targets, or whose pace nobody knows. Raises
     OverloadedError when there is none."""
     known, prompt_tokens = [], len(request.prompt_token_ids)
-    for ring, state in met:
-        prospects = ring.client.prospects
-        if prospects.pace.is_known(state, prompt_tokens):
-            verdict = prospects.admission.decide(state, prompt_tokens, targets, request.priority)
+    for ring, state in candidates:
+        forecaster = ring.client.forecaster
+        if forecaster.pace.is_known(state, prompt_tokens):
+            verdict = forecaster.admission.decide(state, prompt_tokens, targets, request.priority)
             known.append((ring, verdict))
     refusing = [ring for ring, verdict in known if not verdict.admitted]
-    admitting = [(ring, state) for ring, state in met if ring not in refusing]
+    admitting = [(ring, state) for ring, state in candidates if ring not in refusing]
     if not admitting:
         raise _refusal([verdict for _, verdict in known], targets)
     return admitting

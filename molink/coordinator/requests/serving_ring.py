@@ -29,7 +29,7 @@ class ServingRing:
         """Whether it takes no more: those that wait would wait too long, all would become slow, or
         a PC's memory runs short."""
         is_short = self.client.short_of_memory and self.client.outstanding_tokens
-        return bool(is_short) or self.client.prospects.line.is_full(within_s, now)
+        return bool(is_short) or self.client.forecaster.line.is_full(within_s, now)
 
     @property
     def stages(self) -> tuple[StageLayers, ...]:

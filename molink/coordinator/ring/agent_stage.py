@@ -133,13 +133,13 @@ class AgentStage:
     def offer(self) -> Offer:
         """Its last offer of KV blocks to the ring; all that it has loaded, where it made none."""
         assert self.loaded is not None, "a stage offers what it has loaded"
-        told, stale = [RoomOffer(0, self.loaded.kv_tokens_capacity)], None
+        offers, stale = [RoomOffer(0, self.loaded.kv_tokens_capacity)], None
         if self._reports is not None and self._reports.joined is not None:
             offer, stale = self._reports.joined
-            told.append(offer)
+            offers.append(offer)
         if (health := self.health) is not None and health is not stale:
-            told.append(health.offer)
-        latest = max((one for one in told if one.kv_tokens), key=lambda one: one.number)
+            offers.append(health.offer)
+        latest = max((one for one in offers if one.kv_tokens), key=lambda one: one.number)
         return Offer(latest.number, blocks_for(latest.kv_tokens))
 
     @property

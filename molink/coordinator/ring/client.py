@@ -3,7 +3,7 @@
 It is not on the path of a round: the tail sends each token to the head, which starts the next
 round, and a copy here for the user.
 
-When the ring loses a stage and goes on (`pause`, `go_on`), its sequences wait. Each goes on from
+When the ring loses a stage and goes on (`pause`, `resume`), its sequences wait. Each goes on from
 the tokens that have come here, which all survivors have computed: a token that was drawn and has
 not come is drawn again, the same.
 
@@ -21,23 +21,24 @@ from typing import assert_never
 
 from molink.coordinator.ring.cache_use import CacheUse
 from molink.coordinator.ring.codec_check import checked_codec
+from molink.coordinator.ring.forecaster import RingForecaster
 from molink.coordinator.ring.lent_room import lent_stages
 from molink.coordinator.ring.links import HeadLost, HeadSilent, RingClientLinks, TailRefused
 from molink.coordinator.ring.live_sequence import (
     LiveSequence,
     RequestStalledError,
     Served,
+    newest_to_shed,
     note_prompts,
 )
-from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import Ring
-from molink.coordinator.ring.room_watch import RoomWatch, terms_now
-from molink.coordinator.ring.token_news import (
-    RoundNews,
-    news_of,
+from molink.coordinator.ring.room_watch import RoomWatch, resumable, terms_now
+from molink.coordinator.ring.round_tokens import (
+    RoundTokens,
+    events_for,
     objection,
-    take,
-    take_of_prompts,
+    take_prompt_scores,
+    tokens_of,
 )
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
 from molink.serving.answer_log import Place
@@ -49,7 +50,6 @@ from molink.stage_protocol.progress import StageProgress
 from molink.wire.frames import Cancel, ChangeCache, ClearCache, Sampled, SetCodec, Submit
 from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.recovery.instructions import ResumeRequests
-from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.routing.ring_forecast import RingState
 
 LOSSES_MAX = 8
@@ -73,7 +73,7 @@ class RingClient:
     codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
     tokens_sent: int = 0  # To users since the start.
-    prospects: RingProspects = field(init=False)
+    forecaster: RingForecaster = field(init=False)
     """By which newcomers are sent here or elsewhere."""
     _live: dict[int, LiveSequence] = field(default_factory=dict)
     _next_request_id: int = 1
@@ -91,16 +91,16 @@ class RingClient:
 
     def __post_init__(self) -> None:
         self._idle.set()
-        self.prospects = RingProspects.of(self.ring.terms.ring)
+        self.forecaster = RingForecaster.of(self.ring.terms.ring)
 
     @property
     def card(self) -> ModelCard:
         """The model as the ring lets requests in now."""
         return self._room.card(self.whole_card)
 
-    def met_by(self, request: GenerationRequest, tokens_per_s: float) -> RingState:
-        """The ring as a request would meet it that came now."""
-        return self.prospects.state(request, self._live.values(), tokens_per_s)
+    def state_for(self, request: GenerationRequest, tokens_per_s: float) -> RingState:
+        """State of the ring that a request sent now would find."""
+        return self.forecaster.state(request, self._live.values(), tokens_per_s)
 
     async def run(self) -> None:
         """Hand out tokens until cancelled. Raises StageError when the head is lost, RingError when
@@ -134,56 +134,55 @@ class RingClient:
 
     def served(self) -> Served:
         """What the ring has brought its users."""
-        return Served.of(self._live.values(), self.tokens_sent, self.prospects.round_s)
+        return Served.of(self._live.values(), self.tokens_sent, self.forecaster.round_s)
 
     def note_prompts(self, head: StageHealth, now: float) -> None:
         """Take what the head reports of its prompts into the timelines."""
         note_prompts(self._live, head, now)
 
-    def take_room(self, may_move: Callable[[int], bool], *, may_come: bool = True) -> None:
-        """Have the head count with what the stages offer now, unless the ring is paused. Who waits
-        for more where none `may_come` is refused, or goes where it `may_move`."""
+    def update_capacity(self, has_other: Callable[[int], bool], *, may_grow: bool = True) -> None:
+        """Pass the stages' offers on to the head, unless the ring is paused. Where it may not grow,
+        requests that no longer fit move if the cluster `has_other`, else they are refused."""
         if self.is_paused:
             return
         now, look = time.monotonic(), self._room.look
-        for live in look(self.ring, self._live, self.links.send, now, may_come=may_come):
+        for live in look(self.ring, self._live, self.links.send, now, may_grow=may_grow):
             error = live.too_long(self.card)
             stalled = RequestStalledError(str(error))
-            self._give_up(live, stalled if may_move(live.tokens) else error, is_held=True)
+            self._give_up(live, stalled if has_other(live.tokens) else error, on_ring=True)
 
     def give_up_stalled(
-        self, now: float, may_move: Callable[[int], bool], tail: StageProgress
+        self, now: float, has_other: Callable[[int], bool], tail: StageProgress
     ) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;
-        `may_move`: whether there is one for so many tokens. Without, they keep their place, but for
-        those that the head lets lie, as the `tail` and other requests tell."""
+        `has_other`: whether there is one for so many tokens. Without, they keep their place, but
+        for those that the head starves, as the `tail` and other requests tell."""
         terms = terms_now(self.ring.terms.ring, self.ring.stages)
-        self.prospects.lends(lent_stages(self.ring.stages), self._live.values())
-        lying = self.prospects.left_lying(self._live.values(), terms, tail, now)
+        self.forecaster.lenders_changed(lent_stages(self.ring.stages), self._live.values())
+        starved = self.forecaster.starved(self._live.values(), terms, tail, now)
         for live in self._live.values():
-            can_move = (live.request_id in lying or live.lies(now)) and may_move(live.tokens)
-            if can_move or live.request_id in lying:
+            is_starved = live.request_id in starved
+            can_move = (is_starved or live.is_overdue(now)) and has_other(live.tokens)
+            if can_move or is_starved:
                 live.give_up(now, can_move=can_move)
 
-    def shed_newest(self, may_move: Callable[[int], bool]) -> None:
+    def shed_newest(self, has_other: Callable[[int], bool]) -> None:
         """Give up the newest request of the lowest priority, unless it is the only one: the PC that
         is `short_of_memory` would end the stage, and with it all of them for a while."""
-        computed = [live for live in self._live.values() if not live.is_held]
-        if len(computed) < 2:
+        if (newest := newest_to_shed(self._live.values())) is None:
             return
-        newest = max(computed, key=lambda live: (live.priority, live.request_id))
         why = f"The memory of {self.short_of_memory} runs short: send the request again later."
-        error = RequestStalledError(why) if may_move(newest.tokens) else RingError(why)
-        self._give_up(newest, error, is_held=True)
+        error = RequestStalledError(why) if has_other(newest.tokens) else RingError(why)
+        self._give_up(newest, error, on_ring=True)
 
     async def generate(
-        self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
+        self, request: GenerationRequest, output: tuple[int, ...] = (), stall_factor: float = 1.0
     ) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence; closing the generator cancels it on the ring.
 
         `output` is what another ring has generated of it: those tokens are computed again and not
-        sent again. `patience`: how many times as long as usual it may lie."""
-        live = self._adopted_one(request) or self._submit(request, output, patience)
+        sent again. `stall_factor`: how many times as long as usual it may wait."""
+        live = self._adopted_one(request) or self._submit(request, output, stall_factor)
         try:
             while True:
                 event = await live.next_event()
@@ -199,7 +198,7 @@ class RingClient:
                     self.links.send(Cancel(live.request_id))
 
     def adopt(self, request: GenerationRequest) -> None:
-        """Go on with what an earlier coordinator had this ring compute, once `go_on` is called."""
+        """Go on with what an earlier coordinator had this ring compute, once `resume` is called."""
         before = request.log.before if request.log is not None else None
         assert before is not None and before.place is not None, "a ring has computed it"
         live = self._submit(request, before.token_ids, 1.0, before.place.request_id)
@@ -220,57 +219,57 @@ class RingClient:
         self.is_paused = True
 
     def to_resume(self) -> tuple[tuple[int, int], ...]:
-        """The sequences that can go on; none where layers keep states that cannot go back."""
-        ring = terms_now(self.ring.terms.ring, self.ring.stages)
-        held = {one: live.resumable_tokens for one, live in self._live.items()}
-        if ring.state_slots and not ring.can_go_back:
-            return ()
-        return requests_to_resume(held, ring.kv_tokens_capacity, ring.slots)
+        """The sequences that can go on, and of how many tokens of each the stages hold KV."""
+        return resumable(self._live, terms_now(self.ring.terms.ring, self.ring.stages))
 
-    def go_on(self, ring: Ring, going_on: ResumeRequests, reason: str) -> None:
-        """Submit all sequences in the ring's next epoch: those that were listed go on where they
-        are, but for those that some stage is missing; others are computed anew. Of what stages have
-        cached it keeps what all of them hold."""
+    def resume(self, ring: Ring, requests: ResumeRequests, reason: str) -> None:
+        """Submit all sequences in the ring's next epoch. Those listed keep their KV, unless a stage
+        is missing it; others are computed anew. The cache keeps what all stages hold."""
         now = time.monotonic()
         self.ring, self.is_paused = ring, False
-        self._room.tell(ring, self.links.send)
-        if going_on.cached is not None:
-            retained = going_on.cached
+        self._room.send_capacity(ring, self.links.send)
+        if requests.cached is not None:
+            retained = requests.cached
             self.links.send(ChangeCache(retained.emptied if self._is_clear_due else retained))
-        self.prospects.begins_anew()
+        self.forecaster.cache_lost()
         self._set_codec(self.codec.codec)
-        resumed = (going_on.listed & self._live.keys()) - going_on.missing
-        for request_id in going_on.listed - resumed:
+        resumed = (requests.listed & self._live.keys()) - requests.missing
+        for request_id in requests.listed - resumed:
             self.links.send(Cancel(request_id))
         for live in list(self._live.values()):
-            live.losses += 1
-            if (error := live.cannot_go_on(ring.terms.ring, LOSSES_MAX)) is not None:
-                self._give_up(live, error, is_held=live.request_id in resumed)
-                continue
-            if live.request_id not in resumed:
-                self._number_anew(live)
-            live.held_tokens, live.moved_at = 0, now
-            self._note_place(live)
-            if live.timeline is not None:
-                live.timeline.resumed(reason, now)
-            if not live.is_held:
-                self._send(live)
+            self._resume_sequence(live, reason, now, on_ring=live.request_id in resumed)
         if self._is_clear_due:  # Of requests that have been submitted again nothing is cached.
             self.clear_cache()
+
+    def _resume_sequence(
+        self, live: LiveSequence, reason: str, now: float, *, on_ring: bool
+    ) -> None:
+        live.losses += 1
+        if (error := live.cannot_go_on(self.ring.terms.ring, LOSSES_MAX)) is not None:
+            self._give_up(live, error, on_ring=on_ring)
+            return
+        if not on_ring:
+            self._number_anew(live)
+        live.held_tokens, live.moved_at = 0, now
+        self._note_place(live)
+        if live.timeline is not None:
+            live.timeline.resumed(reason, now)
+        if not live.on_hold:
+            self._send(live)
 
     def _number_anew(self, live: LiveSequence) -> None:
         """Make it a new request for the ring, of which nothing is held."""
         del self._live[live.request_id]
-        self.prospects.left(live, time.monotonic(), has_ended=False)
+        self.forecaster.sequence_left(live, time.monotonic(), has_ended=False)
         before = live.request_id
         live.begin_anew(self._take_number())
         if before in self._adopted:
             self._adopted = self._adopted - {before} | {live.request_id}
         self._live[live.request_id] = live
 
-    def _give_up(self, live: LiveSequence, error: MolinkError, *, is_held: bool) -> None:
+    def _give_up(self, live: LiveSequence, error: MolinkError, *, on_ring: bool) -> None:
         live.enqueue(error)
-        if is_held and not self.is_paused:
+        if on_ring and not self.is_paused:
             self.links.send(Cancel(live.request_id))
         self._forget(live)
 
@@ -282,7 +281,7 @@ class RingClient:
 
     def clear_cache(self) -> None:
         """Let the ring forget what it has cached; where it cannot hear of it, once it goes on."""
-        self.prospects.begins_anew()
+        self.forecaster.cache_lost()
         self._is_clear_due = True
         if not self.is_paused:
             self.links.send(ClearCache())
@@ -306,7 +305,7 @@ class RingClient:
         self,
         request: GenerationRequest,
         output: tuple[int, ...],
-        patience: float,
+        stall_factor: float,
         number: int | None = None,
     ) -> LiveSequence:
         if self.unready_reason is not None:
@@ -315,7 +314,7 @@ class RingClient:
             busy = f"The server is busy with {REQUESTS_MAX} requests: try again later."
             raise OverloadedError(busy)
         number = self._take_number() if number is None else number
-        live = LiveSequence.of(number, request, output, patience, self.card, time.monotonic())
+        live = LiveSequence.of(number, request, output, stall_factor, self.card, time.monotonic())
         live.check_cut(self.ring.terms.ring)
         if (offer := live.offer(request.handed)) is not None and not self.is_paused:
             self.links.send(ChangeCache(offer))
@@ -330,7 +329,7 @@ class RingClient:
         paused, once it goes on."""
         if not self.is_paused:
             self.links.send(Submit(live.request))
-        self.prospects.sent(live, self._live.values(), time.monotonic())
+        self.forecaster.sequence_sent(live, self._live.values(), time.monotonic())
 
     def _hold(self, live: LiveSequence) -> None:
         """Have the ring forget a sequence whose reader is too slow; its tokens are kept here."""
@@ -341,8 +340,8 @@ class RingClient:
 
     def _read_on(self, live: LiveSequence) -> None:
         """Its reader has taken an event: go on if it was too slow and has read what there was."""
-        if live.is_held and live.events.empty():
-            live.is_held, live.moved_at = False, time.monotonic()
+        if live.on_hold and live.events.empty():
+            live.on_hold, live.moved_at = False, time.monotonic()
             self._send(live)
             self._note_place(live)
 
@@ -360,7 +359,7 @@ class RingClient:
         """False for a sequence that has ended before."""
         was_live = self._live.pop(live.request_id, None) is not None
         if was_live:
-            self.prospects.left(live, time.monotonic(), has_ended=True)
+            self.forecaster.sequence_left(live, time.monotonic(), has_ended=True)
         if not self._live:
             self._idle.set()
         return was_live
@@ -368,29 +367,29 @@ class RingClient:
     def _take_sampled(self, message: Sampled) -> None:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
-        now, all_news = time.monotonic(), news_of(message)
-        known = self._live, self._next_request_id, self.card.vocabulary_size
-        if (why := take_of_prompts(message, *known)) is not None:
+        now, rounds = time.monotonic(), tokens_of(message)
+        next_id, vocabulary_size = self._next_request_id, self.card.vocabulary_size
+        if (why := take_prompt_scores(message, self._live, next_id, vocabulary_size)) is not None:
             raise self._tail_error(why)
         self._note_waits(message.waits, now)
-        if (why := objection(all_news, *known)) is not None:
+        if (why := objection(rounds, self._live, next_id, vocabulary_size)) is not None:
             raise self._tail_error(why)
-        for news in all_news:
-            if (live := self._live.get(news.request_id)) is not None:
-                self._hand_out(news, live, now)
+        for tokens in rounds:
+            if (live := self._live.get(tokens.request_id)) is not None:
+                self._hand_out(tokens, live, now)
 
-    def _hand_out(self, news: RoundNews, live: LiveSequence, now: float) -> None:
-        self.tokens_sent += len(news.samples)
-        for event in take(news, live, self.card.eos_token_ids, now):
+    def _hand_out(self, tokens: RoundTokens, live: LiveSequence, now: float) -> None:
+        self.tokens_sent += len(tokens.samples)
+        for event in events_for(tokens, live, self.card.eos_token_ids, now):
             live.enqueue(event)
-        self.prospects.round_came(live, len(news.samples), news.rows, now)
-        if live.is_behind and not news.is_end:
+        self.forecaster.round_came(live, len(tokens.samples), tokens.rows, now)
+        if live.is_behind and not tokens.is_end:
             self._hold(live)
 
     def _note_waits(self, waits: Iterable[tuple[int, float, int]], now: float) -> None:
         for request_id, waited_s, cached_tokens in waits:
             if (live := self._live.get(request_id)) is not None:
-                self.prospects.was_cached(live, cached_tokens)
+                self.forecaster.was_cached(live, cached_tokens)
                 live.answered(waited_s, cached_tokens, self.cache_use, now)
 
     def _tail_error(self, what: str) -> StageError:

@@ -15,7 +15,7 @@ from molink.errors import (
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.inbound import ArrivedMessage
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import STALE, ProcessLinks
+from molink.transport.link.process_links import STALE, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import (
     FROM_TAIL,
@@ -118,7 +118,7 @@ class RingClientLinks:
             if message is not STALE:
                 return message if isinstance(message, Sampled) else TailRefused()
 
-    async def go_on(self, epoch: int, head_address: str, head_key: str | None = None) -> None:
+    async def begin_epoch(self, epoch: int, head_address: str, head_key: str | None = None) -> None:
         """Take messages of the ring's next epoch only, and lead to its head, which may be another
         one. Raises RingError when that does not answer."""
         self._links.epoch = epoch

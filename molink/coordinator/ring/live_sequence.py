@@ -74,13 +74,17 @@ class Served:
     def of(cls, live: Collection["LiveSequence"], tokens: int, round_s: float) -> "Served":
         """Facts of a ring that has brought so many tokens, and has these sequences under way."""
         return cls(
-            tokens,
-            sum(one.has_token for one in live),
-            max((one.known_tokens for one in live if one.wait is not None), default=0),
-            round_s,
-            sum(one.held_tokens for one in live),
-            sum(one.is_interrupted for one in live),
-            max((one.moved_at for one in live if one.has_token and not one.is_held), default=0.0),
+            tokens=tokens,
+            decoding=sum(one.has_token for one in live),
+            prompt_tokens=max(
+                (one.known_tokens for one in live if one.wait is not None), default=0
+            ),
+            round_s=round_s,
+            held_tokens=sum(one.held_tokens for one in live),
+            interrupted=sum(one.is_interrupted for one in live),
+            moved_at=max(
+                (one.moved_at for one in live if one.has_token and not one.on_hold), default=0.0
+            ),
         )
 
 
@@ -103,8 +107,8 @@ class LiveSequence:
     """Tokens that the ring computes before the first that it generates."""
     moved_at: float
     """When it was submitted, or its latest token came."""
-    patience: float
-    """How many times as long as usual it may lie."""
+    stall_factor: float
+    """How many times as long as usual it may wait."""
     cache_salt: str = ""
     wishes: WishedTokens = ()
     timeline: RequestTimeline | None = None
@@ -125,9 +129,9 @@ class LiveSequence:
     """Its place among prompts that wait on the ring (`prompt_order`)."""
     place_uncached: int = 0
     """Place that it would have among waiting prompts if nothing of it were cached."""
-    met: RingState | None = None
-    """The ring as it was when it was sent there; None: it was not yet."""
-    is_held: bool = False
+    state_when_sent: RingState | None = None
+    """State of its ring when it was sent there; None: it was not yet."""
+    on_hold: bool = False
     """Whether the ring computes nothing of it until its reader has read on."""
     holds: int = 0
     """How often the sequence was held for its reader."""
@@ -139,10 +143,10 @@ class LiveSequence:
         if self.timeline is not None:
             self.timeline.numbered(self.request_id)
 
-    def lies(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         """Whether nothing has come for so long that another ring is better."""
         longest_s = TOKEN_WITHIN_S if self.has_token else FIRST_TOKEN_WITHIN_S
-        return not self.is_held and now - self.moved_at > self.patience * longest_s
+        return not self.on_hold and now - self.moved_at > self.stall_factor * longest_s
 
     def give_up(self, now: float, *, can_move: bool) -> None:
         """Have it go on in another ring, or fail where there is none that `can_move` it."""
@@ -170,7 +174,7 @@ class LiveSequence:
         number: int,
         request: GenerationRequest,
         output: tuple[int, ...],
-        patience: float,
+        stall_factor: float,
         card: ModelCard,
         now: float,
     ) -> "LiveSequence":
@@ -179,28 +183,28 @@ class LiveSequence:
         tokens, most = len(request.prompt_token_ids), request.sampling.max_tokens
         if tokens + most > card.model_len_max:
             raise _too_long(tokens, most, card)
-        card.check_words(chain(request.prompt_token_ids, output, request.sampling.named))
+        card.check_token_ids(chain(request.prompt_token_ids, output, request.sampling.named))
         text = None
         if card.tokenizer is not None:
             text = TextStream.of(card.tokenizer, request.sampling)
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
         live = cls(
-            number,
-            request.packed,
-            request.priority,
-            request.sampling,
-            text,
-            tokens + most,
-            list(output),
-            tokens + len(output),
-            now,
-            patience,
-            request.owned_salt,
-            request.wishes,
-            request.timeline,
-            request.log,
-            request.prediction,
+            request_id=number,
+            packed=request.packed,
+            priority=request.priority,
+            sampling=request.sampling,
+            text=text,
+            tokens=tokens + most,
+            output=list(output),
+            known_tokens=tokens + len(output),
+            moved_at=now,
+            stall_factor=stall_factor,
+            cache_salt=request.owned_salt,
+            wishes=request.wishes,
+            timeline=request.timeline,
+            log=request.log,
+            prediction=request.prediction,
         )
         live.scores = PromptScores.of(live.request)
         _check_readable(live.request)
@@ -259,7 +263,7 @@ class LiveSequence:
     @property
     def is_interrupted(self) -> bool:
         """Whether its reader has had tokens and waits until their KV is there again."""
-        return bool(self.output) and not self.held_tokens and not self.is_held
+        return bool(self.output) and not self.held_tokens and not self.on_hold
 
     @property
     def is_behind(self) -> bool:
@@ -284,7 +288,7 @@ class LiveSequence:
     def hold(self) -> None:
         """Note that the ring computes nothing of it until its reader has read on; who was too slow
         too often is told so behind what it has not read."""
-        self.is_held, self.holds = True, self.holds + 1
+        self.on_hold, self.holds = True, self.holds + 1
         if self.holds > HOLDS_MAX:
             self.enqueue(
                 InvalidRequestError(
@@ -297,7 +301,7 @@ class LiveSequence:
     def uncomputed_tokens(self) -> int:
         """Tokens that the ring must compute before the first that it generates, as far as it is
         known here."""
-        cached = 0 if self.met is None else self.met.cached_tokens
+        cached = 0 if self.state_when_sent is None else self.state_when_sent.cached_tokens
         done = 0 if self.timeline is None else self.timeline.prompt_tokens_done
         return max(1, self.known_tokens - max(cached, done))
 
@@ -325,9 +329,16 @@ class LiveSequence:
     @property
     def request(self) -> Request:
         """Request as the head is to compute it from now on."""
-        output = tuple(self.output)
-        asked = self.priority, self.cache_salt, self.wishes, self.prediction
-        return Request(self.request_id, self.packed, self.sampling, output, *asked)
+        return Request(
+            self.request_id,
+            self.packed,
+            self.sampling,
+            output=tuple(self.output),
+            priority=self.priority,
+            cache_salt=self.cache_salt,
+            wishes=self.wishes,
+            prediction=self.prediction,
+        )
 
     def take_of_prompt(self, said: PromptScore) -> str | None:
         """Take what the tail says of a token of the prompt; why it cannot be honest, else None."""
@@ -339,6 +350,15 @@ class LiveSequence:
         self.held_tokens = self.prompt_tokens + self.generated_tokens - 1
         if self.timeline is not None:
             self.timeline.tokens_came(len(token_ids), now)
+
+
+def newest_to_shed(live: Collection[LiveSequence]) -> LiveSequence | None:
+    """The newest sequence of the lowest priority that the ring computes; None: it computes at most
+    one."""
+    computed = [one for one in live if not one.on_hold]
+    if len(computed) < 2:
+        return None
+    return max(computed, key=lambda one: (one.priority, one.request_id))
 
 
 def _too_long(tokens: int, most: int, card: ModelCard) -> InvalidRequestError:

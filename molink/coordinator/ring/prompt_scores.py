@@ -15,10 +15,10 @@ def untrue(said: Said, next_request_id: int, vocabulary_size: int) -> str | None
     """Why what a tail says of a token cannot be true of any request; None: it can."""
     if not 0 < said.request_id < next_request_id:
         return "a token of a request that nobody has made"
-    words = [word for word, _ in said.top]
+    token_ids = [token_id for token_id, _ in said.top]
     if isinstance(said, TokenSample):
-        words.append(said.token_id)
-    if not all(0 <= word < vocabulary_size for word in words):
+        token_ids.append(said.token_id)
+    if not all(0 <= token_id < vocabulary_size for token_id in token_ids):
         return "a token that is not in the vocabulary"
     if len(said.top) > LOGPROBS_MAX:
         return f"more than {LOGPROBS_MAX} log-probabilities of a token"

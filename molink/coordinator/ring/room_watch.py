@@ -18,6 +18,7 @@ from molink.wire.frames import SetCapacity
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.capacity import RingCapacity, least_offered
+from molink_scheduler.resume import requests_to_resume
 from molink_scheduler.units import gb_text
 
 BACK_WITHIN_S = 300.0
@@ -33,11 +34,20 @@ def terms_now(terms: RingTerms, stages: Sequence[AgentStage]) -> RingTerms:
     return replace(terms, kv_tokens_capacity=now, kv_tokens_most=0 if now >= most else most)
 
 
+def resumable(live: Mapping[int, LiveSequence], terms: RingTerms) -> tuple[tuple[int, int], ...]:
+    """Ids of the sequences that can go on in a ring's next epoch, and of how many of their first
+    tokens its stages hold KV; none where layers keep states that cannot go back."""
+    if terms.state_slots and not terms.can_go_back:
+        return ()
+    held = {request_id: one.resumable_tokens for request_id, one in live.items()}
+    return requests_to_resume(held, terms.kv_tokens_capacity, terms.slots)
+
+
 @dataclass(slots=True)
 class RoomWatch:
     """Watch over what the stages of one ring offer."""
 
-    _told: tuple[int, RingCapacity] | None = field(init=False, default=None)
+    _sent: tuple[int, RingCapacity] | None = field(init=False, default=None)
     """Epoch of the ring in which the head was told something last, and what; in another one it
     counts by the ring's terms."""
 
@@ -57,33 +67,33 @@ class RoomWatch:
         send: Callable[[SetCapacity], None],
         now: float,
         *,
-        may_come: bool,
+        may_grow: bool,
     ) -> list[LiveSequence]:
         """Have the head count with what the stages offer now, and those told who wait for more;
-        whom to refuse. `may_come`: whether somebody may lend what is lacking."""
-        self.tell(ring, send)
+        whom to refuse. `may_grow`: whether somebody may lend what is lacking."""
+        self.send_capacity(ring, send)
         terms = terms_now(ring.terms.ring, ring.stages)
-        self._bound(terms, now, may_come=may_come)
+        self._bound(terms, now, may_grow=may_grow)
         waiting = self._note_waiting(ring, live, terms)
         let_in = terms.tokens_most if self._let_in is None else self._let_in
         return [one for one in waiting if one.tokens > let_in]
 
-    def tell(self, ring: Ring, send: Callable[[SetCapacity], None]) -> None:
+    def send_capacity(self, ring: Ring, send: Callable[[SetCapacity], None]) -> None:
         """Have the head count with what the stages offer now."""
         terms = ring.terms.ring
         capacity = least_offered(counted(stage, terms) for stage in ring.stages)
         if capacity.blocks >= blocks_for(terms.tokens_most):
             self._less_since = self._let_in = None
-        if any(capacity.heard) and self._told != (ring.epoch, capacity):
+        if any(capacity.heard) and self._sent != (ring.epoch, capacity):
             send(SetCapacity(capacity))
-            self._told = ring.epoch, capacity
+            self._sent = ring.epoch, capacity
 
-    def _bound(self, terms: RingTerms, now: float, *, may_come: bool) -> None:
+    def _bound(self, terms: RingTerms, now: float, *, may_grow: bool) -> None:
         there = terms.kv_tokens_capacity
         if there >= terms.tokens_most:
             return
         self._less_since = now if self._less_since is None else self._less_since
-        is_awaited = may_come and now - self._less_since < BACK_WITHIN_S
+        is_awaited = may_grow and now - self._less_since < BACK_WITHIN_S
         self._let_in = None if is_awaited else there
 
     def _note_waiting(

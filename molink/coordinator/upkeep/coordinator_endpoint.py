@@ -113,12 +113,12 @@ class CoordinatorEndpoint:
         await self._links.connect(f"tcp://{self.path.address}", key)
         return self.client(ring)
 
-    async def go_on(self, ring: Ring) -> None:
+    async def begin_epoch(self, ring: Ring) -> None:
         """Lead to the head of the ring's next epoch. Raises RingError."""
         assert self._links is not None, "a ring goes on that was connected"
         await self._path_found()
         key = ring.requests_link.public_key
-        await self._links.go_on(ring.epoch, f"tcp://{self.path.address}", key)
+        await self._links.begin_epoch(ring.epoch, f"tcp://{self.path.address}", key)
 
     async def _path_found(self) -> None:
         try:

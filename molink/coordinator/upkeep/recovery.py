@@ -46,9 +46,9 @@ from molink_scheduler.recovery.instructions import (
     JoinEpoch,
     ListRequests,
     LoadPlaces,
+    NextMember,
     Reloads,
     ResumeRequests,
-    Seat,
     Serve,
     Stays,
     TooSmall,
@@ -64,7 +64,7 @@ class Resumption:
     """Ring whose stages have all joined its next epoch."""
 
     ring: Ring
-    going_on: ResumeRequests
+    requests: ResumeRequests
     reason: str
     """Why there is another epoch, a sentence."""
 
@@ -135,8 +135,8 @@ class Recovery:
                     self._advance(ring, self._filler(ring, asked))
                 case FindNeighbour() as asked:
                     self._advance(ring, self._neighbour(ring, asked))
-                case BeginEpoch(_, seats):
-                    return self._next_epoch_of(ring, seats)
+                case BeginEpoch(_, next_members):
+                    return self._next_epoch_of(ring, next_members)
         return None
 
     def is_lost(self, ring: Ring, place: int, silent_s: float) -> bool:
@@ -166,8 +166,8 @@ class Recovery:
                     self._advance(ring, RequestsListed(self._attempt, client.to_resume()))
                 case JoinEpoch(resumes):
                     ring = await self._join(ring, resumes)
-                case ResumeRequests() as going_on:
-                    return Resumption(ring, going_on, reason)
+                case ResumeRequests() as requests:
+                    return Resumption(ring, requests, reason)
                 case TooSmall(place, lacks):
                     raise _too_small(stages[place], lacks)
                 case EndRing(why):
@@ -183,10 +183,10 @@ class Recovery:
 
     def _advance(self, ring: Ring, event: Event) -> None:
         before, now = self._state or _as_it_serves(ring), self.clock()
-        self._state, told = recover(before, event, now)
-        self._todo.extend(told)
-        if self.note is not None and (told or not isinstance(event, StageSilent)):
-            self.note(before, event, now, told)
+        self._state, instructions = recover(before, event, now)
+        self._todo.extend(instructions)
+        if self.note is not None and (instructions or not isinstance(event, StageSilent)):
+            self.note(before, event, now, instructions)
 
     @property
     def _attempt(self) -> int:
@@ -216,13 +216,13 @@ class Recovery:
                 return NeighbourFound(place)
         return NeighbourFound(None)
 
-    def _next_epoch_of(self, ring: Ring, seats: Sequence[Seat]) -> Ring:
+    def _next_epoch_of(self, ring: Ring, next_members: Sequence[NextMember]) -> Ring:
         epoch = self.next_epoch()
-        return in_places(ring, [self._seated(ring, seat).in_epoch(epoch) for seat in seats])
+        return in_places(ring, [self._stage_in(ring, one).in_epoch(epoch) for one in next_members])
 
-    def _seated(self, ring: Ring, seat: Seat) -> AgentStage:
-        stage = ring.stages[seat.place]
-        match seat:
+    def _stage_in(self, ring: Ring, next_member: NextMember) -> AgentStage:
+        stage = ring.stages[next_member.place]
+        match next_member:
             case Stays():
                 return stage
             case Reloads():

@@ -204,7 +204,7 @@ class RingEndpoint(Protocol):
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head, while `watch` runs. Raises RingError."""
 
-    async def go_on(self, ring: Ring) -> None:
+    async def begin_epoch(self, ring: Ring) -> None:
         """Take messages of the ring's next epoch, and lead to its head, while `watch` runs. Raises
         RingError."""
 

@@ -8,7 +8,7 @@ prompt, may be lost while others go round: that shows its head, which knows when
 A prompt brings no token until its end, and the longer it is, or the more sequences are computed
 again, the less is known of when that will be. So a ring with rows of a prompt under way moves on
 while rows leave the tail and come back to the head, about which both would have to lie; a request
-that is left lying all the same moves to another ring (`ring_client`).
+that is starved all the same moves to another ring (`ring_client`).
 
 Where it stands, the stages' counts of rows show. Each says how many it took in and how many it put
 out. Behind the place where rows are held everything runs dry, so the last place on the way round at
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from molink.coordinator.ring.live_sequence import Served
 from molink.stage_protocol.progress import StageProgress
 from molink_scheduler.head.settings import PREFILL_TOKENS_IN_FLIGHT_MAX
-from molink_scheduler.routing.line_watch import LYING_MAX
+from molink_scheduler.routing.line_watch import STARVED_MAX
 
 PATIENCE_MIN_S = 10.0
 """Users' requests are to go on elsewhere within 15 s; a stall of a home Wi-Fi is over in two to
@@ -67,10 +67,10 @@ class Stuck:
     """Number of the stage with which it failed; None: it failed by itself."""
 
     @classmethod
-    def letting_lie(cls, stages: int) -> "Stuck":
+    def starving(cls, stages: int) -> "Stuck":
         """A ring of so many stages of which users hear nothing while others do: its head does not
         begin them, or its tail keeps their tokens."""
-        reason = f"{LYING_MAX} requests were left lying while others were served"
+        reason = f"{STARVED_MAX} requests were left lying while others were served"
         return cls(reason, stages - 1, 0) if stages > 1 else cls(reason, 0)
 
 

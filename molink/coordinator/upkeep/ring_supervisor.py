@@ -212,27 +212,36 @@ class RingSupervisor:
             tasks.create_task(self.endpoint.watch(ring))
             if self._serving is None or resumption is None:
                 client = await self._connected(ring)
-                tasks.create_task(client.run())
-                tasks.create_task(self._watch_progress(client))
-                async with asyncio.timeout(OPEN_TIMEOUT_S):
-                    await client.choose_codec(self.codec)
-                codec = client.codec
-                self._note("codec", f"sends activations {codec.codec}: {codec.reason}")
-                self._serving = self._serving_ring(client)
-                self._take_requests()
-                elapsed_s = self.clock() - self._planned_at
-                self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
+                self._run_client(client, tasks)
+                await self._begin_serving(client)
             else:
                 client = self._serving.client
-                async with asyncio.timeout(self.recovery.left_s):
-                    await self.endpoint.go_on(ring)
-                self._go_on(client, resumption)
-                if not self.has_served:
-                    self._take_requests()
-                tasks.create_task(client.run())
-                tasks.create_task(self._watch_progress(client))
+                await self._enter_epoch(client, ring, resumption)
+                self._run_client(client, tasks)
             self.keeper.keep(self.number, self.plan, ring, client.codec)
             await self._until_drained(client)
+
+    def _run_client(self, client: RingClient, tasks: asyncio.TaskGroup) -> None:
+        tasks.create_task(client.run())
+        tasks.create_task(self._watch_progress(client))
+
+    async def _begin_serving(self, client: RingClient) -> None:
+        """Check the ring's codec, which its client's first answers do, and take requests."""
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
+            await client.choose_codec(self.codec)
+        codec = client.codec
+        self._note("codec", f"sends activations {codec.codec}: {codec.reason}")
+        self._serving = self._serving_ring(client)
+        self._take_requests()
+        elapsed_s = self.clock() - self._planned_at
+        self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
+
+    async def _enter_epoch(self, client: RingClient, ring: Ring, resumption: Resumption) -> None:
+        async with asyncio.timeout(self.recovery.left_s):
+            await self.endpoint.begin_epoch(ring)
+        self._resume(client, resumption)
+        if not self.has_served:
+            self._take_requests()
 
     async def _resumption(self, ring: Ring, error: MolinkError) -> Resumption:
         """The ring's next epoch. Raises the error that has ended this one when there is none. Of
@@ -269,16 +278,16 @@ class RingSupervisor:
                 wide = f"layers {first} to {end - 1}, with what was lost beside its own"
                 self._note("plan", f"goes on with {stage.name} for {wide}")
 
-    def _go_on(self, client: RingClient, resumption: Resumption) -> None:
-        reason, going_on = resumption.reason, resumption.going_on
+    def _resume(self, client: RingClient, resumption: Resumption) -> None:
+        reason, requests = resumption.reason, resumption.requests
         client.whole_card = self.endpoint.fitting(resumption.ring)
-        client.go_on(resumption.ring, going_on, reason)
+        client.resume(resumption.ring, requests, reason)
         elapsed_s, loading_s = self.recovery.succeeded(resumption.ring)
-        kept = len(going_on.listed - going_on.missing)
+        kept = len(requests.listed - requests.missing)
         if self.state is RingState.RESUMING:
             self.state = RingState.SERVING
         times = f"{elapsed_s:.1f} s after a loss, {loading_s:.1f} of them to load"
-        holding = f"with the KV of {kept} requests, {going_on.behind_tokens} tokens behind"
+        holding = f"with the KV of {kept} requests, {requests.behind_tokens} tokens behind"
         self._note("ring_resumed", f"goes on {times}, {holding}: {reason}")
         self.wake.set()
 
@@ -305,12 +314,12 @@ class RingSupervisor:
                 client.note_prompts(healths[0], now)
             has_other = partial(self.service.has_other, client)
             with suppress(RingError):  # Without a link to its head, once it goes on.
-                client.take_room(has_other, may_come=self.lenders.may_come(self.stages))
+                client.update_capacity(has_other, may_grow=self.lenders.may_lend(self.stages))
                 if self._sources.update(stage.node for stage in self.stages):
                     client.clear_cache()
             client.give_up_stalled(now, has_other, stages[-1])
-            if client.prospects.watch.is_habit(now):
-                raise self._stuck(Stuck.letting_lie(len(stages)))
+            if client.forecaster.watch.is_habit(now):
+                raise self._stuck(Stuck.starving(len(stages)))
             short = [one for one in self.stages if one.health and one.health.host_is_short]
             client.short_of_memory = short[0].name if short else ""
             if short:
@@ -327,7 +336,7 @@ class RingSupervisor:
         return stage.fail(reason, about.node.node_id)
 
     def _serving_ring(self, client: RingClient) -> ServingRing:
-        client.prospects.pace = PaceEstimator(self.plan.pace)
+        client.forecaster.pace = PaceEstimator(self.plan.pace)
         return ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
 
     def _take_requests(self) -> None:

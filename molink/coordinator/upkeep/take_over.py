@@ -54,7 +54,7 @@ class KeptStage:
         assert self.assigned.work is not None, "it was checked"
         return PlannedStage(self.node_id, self.assigned.work)
 
-    def is_held(self, node: Node) -> bool:
+    def is_unchanged(self, node: Node) -> bool:
         """Whether the node is as it was left, by its own report."""
         presence, fact = node.presence, node.fact
         is_same = presence is not None and presence.incarnation == self.incarnation
@@ -93,7 +93,7 @@ class KeptRing:
         lost."""
         for stage, left in zip(stages, self.stages, strict=True):
             stage.loaded = left.loaded
-            stage.node.assignment = left.assigned if left.is_held(stage.node) else None
+            stage.node.assignment = left.assigned if left.is_unchanged(stage.node) else None
         return stages
 
     @property
@@ -142,8 +142,16 @@ class RingKeeper:
         if self.live is None or len(stages) < len(ring.stages):
             return
         link, terms = ring.requests_link, ring.terms.ring
-        figures = plan.forecast, plan.prompt_token_s
-        kept = KeptRing(number, self.settings, terms, link, codec, tuple(stages), *figures)
+        kept = KeptRing(
+            number,
+            self.settings,
+            terms,
+            link,
+            codec,
+            tuple(stages),
+            forecast=plan.forecast,
+            prompt_token_s=plan.prompt_token_s,
+        )
         self.live.keep_ring(number, _TEXT.dump_json(kept).decode())
 
     def drop(self, number: int) -> None:

@@ -29,7 +29,7 @@ from molink.engine.drafting.tail_layer import (
     Guess,
     TailLayer,
     TailStage,
-    drawn_words,
+    drawn_token_ids,
     failure_of,
 )
 from molink.engine.layers.attention_function import AttentionStep, active_step
@@ -110,8 +110,8 @@ class Assistant:
         hidden_RD, live = seen_TD[[one.row for one in guesses]], guesses
         while live:
             out_RA = self._rows(hidden_RD, *_step(stage, live, ids))
-            words = drawn_words(self._logits(out_RA), live)
-            go_on = [one.goes_on(word) for one, word in zip(live, words, strict=True)]
+            token_ids = drawn_token_ids(self._logits(out_RA), live)
+            go_on = [one.goes_on(token_id) for one, token_id in zip(live, token_ids, strict=True)]
             live = [one for one, on in zip(live, go_on, strict=True) if on]
             hidden_RD, ids = self.model.post_projection(out_RA[go_on]), []
             for one in live:

@@ -14,7 +14,7 @@ known, and is overwritten by the rows of the next step before anything reads it.
 Drafts change no token. Where the layer's KV is not what it could be (the last row of a cached block
 that another token followed), or a pass fails, they are worse or none.
 
-Shapes: T rows, R requests that are drafted for, D hidden size, W words of the vocabulary.
+Shapes: T rows, R requests that are drafted for, D hidden size, W vocabulary size.
 """
 
 import logging
@@ -103,11 +103,11 @@ class Guess:
     """End of the positions that it has blocks for."""
     drafts: list[int] = field(default_factory=list)
 
-    def goes_on(self, word: int | None) -> bool:
-        """Take the word that was drawn, None: nothing can be; whether another can follow."""
-        if word is None:
+    def goes_on(self, token_id: int | None) -> bool:
+        """Take the token that was drawn, None: nothing can be; whether another can follow."""
+        if token_id is None:
             return False
-        self.drafts.append(word)
+        self.drafts.append(token_id)
         return len(self.drafts) < self.wants and self.position + 1 < self.positions_end
 
 
@@ -218,8 +218,8 @@ class TailLayer:
         out_TD, live = self._rows(stage, hidden_TD, ids, spans, batch), guesses
         while live:
             out_TD = out_TD[[one.row for one in live]]
-            words = drawn_words(self.target.get_output_embeddings()(out_TD), live)
-            go_on = [one.goes_on(word) for one, word in zip(live, words, strict=True)]
+            token_ids = drawn_token_ids(self.target.get_output_embeddings()(out_TD), live)
+            go_on = [one.goes_on(token_id) for one, token_id in zip(live, token_ids, strict=True)]
             out_TD, live = out_TD[go_on], [one for one, on in zip(live, go_on, strict=True) if on]
             ids = [one.drafts[-1] for one in live]
             out_TD = self._rows(stage, out_TD, ids, _next(stage, live)) if live else out_TD
@@ -267,7 +267,7 @@ class TailLayer:
         self._seen_TD = (output if self.is_fed_behind_norm else inputs[0])[0]
 
 
-def drawn_words(logits_RW: torch.Tensor, guesses: Sequence[Guess]) -> list[int | None]:
+def drawn_token_ids(logits_RW: torch.Tensor, guesses: Sequence[Guess]) -> list[int | None]:
     """Words that the requests would draw of these logits, with their own sampling and seeds; None:
     nothing can be drawn yet."""
     histories = [one.history for one in guesses]
@@ -275,7 +275,7 @@ def drawn_words(logits_RW: torch.Tensor, guesses: Sequence[Guess]) -> list[int |
     size = logits_RW.shape[1], logits_RW.device
     sampling = Sampling(histories, known, *size, MASKS_WAIT_S)
     table_RC = sampling.table(logits_RW, uploaded(sampling.settings, logits_RW.device))
-    return sampling.words(*download(table_RC))
+    return sampling.token_ids(*download(table_RC))
 
 
 def failure_of(error: Exception) -> str:

@@ -6,7 +6,7 @@ alone. There is no state to keep, to lose with a failed stage, or to share betwe
 Probabilities and their sums are doubles: in single precision some draws of a flat row of 152,000
 words would go to the neighbour of the word that is due.
 
-Shapes: R rows, W words of the vocabulary.
+Shapes: R rows, W vocabulary size.
 """
 
 import math

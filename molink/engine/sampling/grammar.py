@@ -20,7 +20,7 @@ Rejected: to compile automata over the whole vocabulary ahead of time, as older 
 seconds for a schema; to compute the masks in the step takes a volunteer's slow core as long for a
 batch as the layers.
 
-Shapes: W words of the vocabulary.
+Shapes: W vocabulary size.
 """
 
 import json
@@ -75,9 +75,9 @@ class Grammars:
         self._compiling = ThreadPoolExecutor(1, "grammar-compiler", _give_way)
         self._masking = ThreadPoolExecutor(1, "grammar-mask", _give_way)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        words = max(model.vocabulary_size, len(tokenizer))
+        vocabulary_size = max(model.vocabulary_size, len(tokenizer))
         eos = list(end_token_ids(model, tokenizer)) or None
-        self._tokenizer = self._compiling.submit(_vocabulary, tokenizer, words, eos)
+        self._tokenizer = self._compiling.submit(_vocabulary, tokenizer, vocabulary_size, eos)
 
     def constrain(self, admission: Admission) -> "Constraint":
         """Begin to compile the grammar of a sequence and to replay its output."""
@@ -171,7 +171,7 @@ class Constraint:
             raise GrammarError(str(error)) from error
 
 
-def _vocabulary(tokenizer: Any, words: int, eos: list[int] | None) -> LLTokenizer:
+def _vocabulary(tokenizer: Any, vocabulary_size: int, eos: list[int] | None) -> LLTokenizer:
     """The library's view of a model's vocabulary, in which no text is made of special tokens.
 
     For the library every added token that looks like `<...>` is special: no text, whatever it is
@@ -192,7 +192,7 @@ def _vocabulary(tokenizer: Any, words: int, eos: list[int] | None) -> LLTokenize
         token["content"] = names.get(token["content"], token["content"])
     _rename(whole["model"], names)
     eos = eos or [tokenizer.eos_token_id]
-    return LLTokenizer(json.dumps(whole), n_vocab=words, eos_token=eos)
+    return LLTokenizer(json.dumps(whole), n_vocab=vocabulary_size, eos_token=eos)
 
 
 def _rename(model: JsonObject, names: dict[str, str]) -> None:

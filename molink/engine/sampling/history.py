@@ -17,49 +17,49 @@ COUNTS_FIRST = 64
 
 
 class TokenCounts:
-    """Words of a sequence and how often its output has each, as arrays that grow by a token.
+    """Token ids of a sequence and how often its output has each, as arrays that grow by a token.
 
     A step would else build them anew from all tokens so far.
     """
 
     def __init__(self, prompt: Iterable[int], output: Iterable[int]) -> None:
-        self._words = np.zeros(COUNTS_FIRST, np.int64)
+        self._token_ids = np.zeros(COUNTS_FIRST, np.int64)
         self._counts = np.zeros(COUNTS_FIRST, np.float32)
         self._places: dict[int, int] = {}
-        for word in prompt:
-            self._place(word)
-        for word in output:
-            self.add(word)
+        for token_id in prompt:
+            self._place(token_id)
+        for token_id in output:
+            self.add(token_id)
 
     @property
-    def words(self) -> np.ndarray:
-        """Each word of prompt and output once."""
-        return self._words[: len(self._places)]
+    def token_ids(self) -> np.ndarray:
+        """Each token id of prompt and output once."""
+        return self._token_ids[: len(self._places)]
 
     @property
     def counts(self) -> np.ndarray:
-        """How often the output has each of `words`: 0 where only the prompt has it."""
+        """How often the output has each of `token_ids`: 0 where only the prompt has it."""
         return self._counts[: len(self._places)]
 
-    def add(self, word: int) -> None:
+    def add(self, token_id: int) -> None:
         """Count one more token of the output."""
-        place = self._place(word)  # The arrays may be others after this.
+        place = self._place(token_id)  # The arrays may be others after this.
         self._counts[place] += 1
 
-    def behind(self, word: int) -> "TokenCounts":
+    def behind(self, token_id: int) -> "TokenCounts":
         """Counts of the same tokens and of one more."""
         other = copy.copy(self)
-        other._words, other._counts = self._words.copy(), self._counts.copy()
+        other._token_ids, other._counts = self._token_ids.copy(), self._counts.copy()
         other._places = self._places.copy()
-        other.add(word)
+        other.add(token_id)
         return other
 
-    def _place(self, word: int) -> int:
-        place = self._places.setdefault(word, len(self._places))
-        if place == len(self._words):
-            self._words = np.concatenate([self._words, np.zeros_like(self._words)])
+    def _place(self, token_id: int) -> int:
+        place = self._places.setdefault(token_id, len(self._places))
+        if place == len(self._token_ids):
+            self._token_ids = np.concatenate([self._token_ids, np.zeros_like(self._token_ids)])
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
-        self._words[place] = word
+        self._token_ids[place] = token_id
         return place
 
 

@@ -6,7 +6,7 @@ masks a moment only. A row whose mask is not there by then sits out: its logits 
 token is drawn once the mask is, and its sequence joins the next micro-batch. It is the same token:
 a row is drawn by its own logits, settings and random number.
 
-Shapes: W words of the vocabulary.
+Shapes: W vocabulary size.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ All of them touch few words of a row, so the rows of a step are seen as one long
 touched words are gathered, changed and put back: some operations for the whole step, however many
 rows and kinds of penalties it has.
 
-Shapes: R rows, W words of the vocabulary, E words that are changed, of all rows together.
+Shapes: R rows, W vocabulary size, E words that are changed, of all rows together.
 """
 
 import time
@@ -17,13 +17,13 @@ import torch
 from molink.engine.sampling.grammar import GrammarError
 from molink.engine.sampling.history import SequenceHistory
 
-NO_WORDS = np.zeros(0)
+NO_NUMBERS = np.zeros(0)
 
 PENALTY_LEAST = 1e-6
 """A smaller repetition penalty would make logits infinite, and decides nothing more."""
 
 
-class ForbiddenWords(NamedTuple):
+class ForbiddenTokens(NamedTuple):
     """Words that the grammars of some rows forbid."""
 
     masks: dict[int, torch.Tensor]
@@ -34,12 +34,12 @@ class ForbiddenWords(NamedTuple):
     """Rows whose mask is not ready."""
 
 
-def forbidden_words(
+def forbidden_tokens(
     histories: Sequence[SequenceHistory], wait_s: float | None, order: Iterable[int]
-) -> ForbiddenWords:
+) -> ForbiddenTokens:
     """Words that grammars forbid, as far as known within `wait_s`; None: all of them. Masks are
     waited for in this order of their rows."""
-    found, until = ForbiddenWords({}, set(), set()), time.monotonic() + (wait_s or 0.0)
+    found, until = ForbiddenTokens({}, set(), set()), time.monotonic() + (wait_s or 0.0)
     for row in order:
         history = histories[row]
         if not history.params.grammar:
@@ -61,13 +61,12 @@ def _forbidden(history: SequenceHistory) -> torch.Tensor:
     return history.constraint.forbidden()
 
 
-def changes(histories: Sequence[SequenceHistory], words: int) -> list[np.ndarray]:
-    """Numbers that `change` wants to be sent of rows of so many words: doubles, [E] each; nothing
-    where nothing changes."""
+def changes(histories: Sequence[SequenceHistory], vocabulary_size: int) -> list[np.ndarray]:
+    """Numbers that `change` wants to be sent: doubles, [E] each; nothing where nothing changes."""
     if not any(history.changes_logits for history in histories):
         return []
     kinds = (_biases, _early_stops, _penalties)
-    return [column for kind in kinds for column in kind(histories, words)]
+    return [column for kind in kinds for column in kind(histories, vocabulary_size)]
 
 
 def change(logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> None:
@@ -85,21 +84,23 @@ def change(logits_RW: torch.Tensor, sent: Sequence[torch.Tensor]) -> None:
         flat[places] = _penalised(flat[places], *(factor.float() for factor in factors))
 
 
-def _biases(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, np.ndarray]:
+def _biases(
+    histories: Sequence[SequenceHistory], vocabulary_size: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Places [E] in all rows, and what is added there."""
     pairs = [
-        (row * words + token_id, bias)
+        (row * vocabulary_size + token_id, bias)
         for row, history in enumerate(histories)
         for token_id, bias in history.params.logit_bias
     ]
-    places, biases = np.array(pairs, np.float64).T if pairs else (NO_WORDS, NO_WORDS)
+    places, biases = np.array(pairs, np.float64).T if pairs else (NO_NUMBERS, NO_NUMBERS)
     return places, biases
 
 
-def _early_stops(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray]:
+def _early_stops(histories: Sequence[SequenceHistory], vocabulary_size: int) -> tuple[np.ndarray]:
     """Places [E] of stop tokens that would come too soon."""
     places = [
-        row * words + token_id
+        row * vocabulary_size + token_id
         for row, history in enumerate(histories)
         if history.is_too_short
         for token_id in history.params.stop_token_ids
@@ -118,16 +119,18 @@ def _forbid(logits_RW: torch.Tensor, stops: torch.Tensor) -> None:
     flat[stops] = torch.where(is_left, float("-inf"), before)
 
 
-def _penalties(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, ...]:
+def _penalties(
+    histories: Sequence[SequenceHistory], vocabulary_size: int
+) -> tuple[np.ndarray, ...]:
     """Places [E] of earlier tokens; the factors of positive and of negative logits, and what is
     subtracted then."""
     parts = [
-        (row * words + history.counts.words, *_factors(history))
+        (row * vocabulary_size + history.counts.token_ids, *_factors(history))
         for row, history in enumerate(histories)
         if history.counts is not None
     ]
     if not parts:
-        return (NO_WORDS,) * 4
+        return (NO_NUMBERS,) * 4
     return tuple(np.concatenate(column, dtype=np.float64) for column in zip(*parts, strict=True))
 
 

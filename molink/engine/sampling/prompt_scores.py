@@ -4,7 +4,7 @@ The row of a token predicts the next one, so a span scores the tokens one behind
 they belong to the prompt: the first token of a prompt has no score, and what follows its last one
 is drawn. A prompt that is computed again after its answer has begun is not scored again.
 
-Shapes: R rows to score, W words of the vocabulary, C columns of a table.
+Shapes: R rows to score, W vocabulary size, C columns of a table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def prompt_rows(batch: Batch, histories: Mapping[int, SequenceHistory]) -> list[
     return found
 
 
-def scored_words(rows: Sequence[PromptRow]) -> np.ndarray:
+def scored_token_ids(rows: Sequence[PromptRow]) -> np.ndarray:
     """Words [R] of the prompts that the rows predict."""
     return np.array([row.history.scored_prompt[row.position] for row in rows], np.int32)
 

@@ -14,8 +14,8 @@ Every row is computed from its own logits and its own random number. Neither its
 their number matter. So the row behind some drafts is drawn with all others, as if these were the
 sequence's tokens, and afterwards counts or does not (`verified`).
 
-Shapes: R rows (sequences that sample now, once for each token that may come), W words of the
-vocabulary, C columns of a table.
+Shapes: R rows (sequences that sample now, once for each token that may come), W vocabulary
+size, C columns of a table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,23 +31,23 @@ from molink.engine.device.streams import uploaded
 from molink.engine.sampling.drawing import draw, draw_settings
 from molink.engine.sampling.history import SequenceHistory
 from molink.engine.sampling.logit_changes import (
-    ForbiddenWords,
+    ForbiddenTokens,
     change,
     changes,
-    forbidden_words,
+    forbidden_tokens,
 )
 from molink.engine_protocol.drawn import DrawnToken, GrammarState
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.request import LOGPROBS_MAX
 
-WORDS_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}
-"""Words of all rows at once. As doubles they fill a CPU's second cache of a megabyte. On a GPU the
+LOGITS_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}
+"""Logits of all rows at once. As doubles they fill a CPU's second cache of a megabyte. On a GPU the
 bound is memory: 32 MB of doubles, some four times over while they are sorted."""
 
 
-def rows_at_once(words: int, device: torch.device) -> int:
+def rows_at_once(vocabulary_size: int, device: torch.device) -> int:
     """How many rows of a vocabulary are computed together, at least one."""
-    return max(1, WORDS_AT_ONCE["cpu" if device.type == "cpu" else "cuda"] // words)
+    return max(1, LOGITS_AT_ONCE["cpu" if device.type == "cpu" else "cuda"] // vocabulary_size)
 
 
 def sampling_rows(batch: Batch) -> tuple[list[Span], list[int]]:
@@ -105,7 +105,7 @@ class Sampling:
         self,
         histories: Sequence[SequenceHistory],
         known_tokens: Sequence[int],
-        words: int,
+        vocabulary_size: int,
         device: torch.device,
         masks_wait_s: float | None = None,
         drafts: Sequence[Sequence[int]] | None = None,
@@ -117,13 +117,13 @@ class Sampling:
         self._drafts = none if drafts is None else drafts
         ends = accumulate((len(one) + 1 for one in self._drafts), initial=0)
         self._runs = [range(*pair) for pair in pairwise(ends)]
-        self._masks_wait_s, self._forbidden = masks_wait_s, ForbiddenWords({}, set(), set())
-        count = rows_at_once(words, device)
+        self._masks_wait_s, self._forbidden = masks_wait_s, ForbiddenTokens({}, set(), set())
+        count = rows_at_once(vocabulary_size, device)
         self._parts = list[_Part]()
         for first in range(0, len(histories), count):
             own = histories[first : first + count]
             draws = draw_settings(own, known_tokens[first : first + count])
-            self._parts.append(_Part(first, own, changes(own, words), draws))
+            self._parts.append(_Part(first, own, changes(own, vocabulary_size), draws))
 
     def __len__(self) -> int:
         return len(self._histories)
@@ -142,7 +142,7 @@ class Sampling:
         # Nobody waits for the mask of a draft in place of that of a sequence.
         order = sorted((behind, row) for run in self._runs for behind, row in enumerate(run))
         rows = [row for _, row in order]
-        self._forbidden = forbidden_words(self._histories, self._masks_wait_s, rows)
+        self._forbidden = forbidden_tokens(self._histories, self._masks_wait_s, rows)
         left, tables = iter(sent), list[torch.Tensor]()
         for part in self._parts:
             of_changes, of_draws = (
@@ -161,12 +161,15 @@ class Sampling:
         pairs = zip(self._runs, self._drafts, strict=True)
         return [token for run, drafts in pairs for token in self._of_run(run, drafts, table)]
 
-    def words(self, table_RC: np.ndarray) -> list[int | None]:
-        """Word of each row, added to no history; None where there is none: its mask is not ready,
-        nothing may follow, or its logits are not finite. From the table on the host."""
+    def token_ids(self, table_RC: np.ndarray) -> list[int | None]:
+        """Token id of each row, added to no history; None where there is none: its mask is not
+        ready, nothing may follow, or its logits are not finite. From the table on the host."""
         gone = self._forbidden.lost | self._forbidden.late
-        words = [int(columns[0]) for columns in table_RC.tolist()]
-        return [None if row in gone or word < 0 else word for row, word in enumerate(words)]
+        token_ids = [int(columns[0]) for columns in table_RC.tolist()]
+        return [
+            None if row in gone or token_id < 0 else token_id
+            for row, token_id in enumerate(token_ids)
+        ]
 
     def late(self, logits_RW: torch.Tensor) -> list[tuple[SequenceHistory, torch.Tensor, int]]:
         """Rows whose masks were not ready: each one's history, a copy of its logits [W], and how
@@ -183,11 +186,11 @@ class Sampling:
         """Tokens of one sequence, added to its history, which is that of the run's first row."""
         lost, late, first = self._forbidden.lost, self._forbidden.late, run[0]
         # Behind the first row no mask means that nothing can follow the draft, or not yet.
-        words = [
+        token_ids = [
             None if row in late or (row in lost and row > first) else int(table[row][0])
             for row in run
         ]
-        tokens = [self._token(row, table[row]) for row in run[: rows_that_count(drafts, words)]]
+        tokens = [self._token(row, table[row]) for row in run[: rows_that_count(drafts, token_ids)]]
         if not tokens:
             return []
         history, last = self._histories[first], tokens[-1]
@@ -248,8 +251,8 @@ def ranked(columns: Sequence[float], count: int) -> tuple[float, tuple[tuple[int
     return columns[1], top
 
 
-def rows_that_count(drafts: Sequence[int], words: Sequence[int | None]) -> int:
-    """Verification of drafts: how many of a span's rows count, from the first on. `words`: what
+def rows_that_count(drafts: Sequence[int], token_ids: Sequence[int | None]) -> int:
+    """Verification of drafts: how many of a span's rows count, from the first on. `token_ids`: what
     each row drew, one more than there are drafts; None: nothing, as its grammar's mask was not
     there.
 
@@ -257,9 +260,9 @@ def rows_that_count(drafts: Sequence[int], words: Sequence[int | None]) -> int:
     drawn in front of it. The first draft that is not ends the run, and the token that was drawn in
     its place is the sequence's next one: a span gives one token at least, the same with any drafts.
     """
-    for row, word in enumerate(words):
-        if word is None:
+    for row, token_id in enumerate(token_ids):
+        if token_id is None:
             return row
-        if row == len(drafts) or word != drafts[row]:
+        if row == len(drafts) or token_id != drafts[row]:
             return row + 1
     raise ValueError("a row is drawn behind each draft, and one before them")

@@ -5,7 +5,7 @@ prompts are scored do more rows count. What is asked of them is known before the
 the device with what else the step wants there; what came of them returns in one copy. Every number
 that a GPU is handed on its own, and every one that is read from it, costs more than computing it.
 
-Shapes: R rows, W words of the vocabulary.
+Shapes: R rows, W vocabulary size.
 """
 
 import time
@@ -21,7 +21,7 @@ from molink.engine.sampling.prompt_scores import (
     PromptRow,
     prompt_rows,
     score_table,
-    scored_words,
+    scored_token_ids,
     take_scores,
 )
 from molink.engine.sampling.sampler import Sampling, download, sampling_rows
@@ -47,7 +47,7 @@ class TailRows(NamedTuple):
         cls,
         batch: Batch,
         histories: Mapping[int, SequenceHistory],
-        words: int,
+        vocabulary_size: int,
         device: torch.device,
     ) -> "TailRows":
         """Rows of a batch on the tail."""
@@ -57,7 +57,7 @@ class TailRows(NamedTuple):
         drafts = [span.drafts for span in samplers]
         own = [row for span in samplers for row in histories[span.request_id].along(span.drafts)]
         known = [end for span in samplers for end in range(span.known_end, span.end + 1)]
-        sampling = Sampling(own, known, words, device, MASKS_WAIT_S, drafts)
+        sampling = Sampling(own, known, vocabulary_size, device, MASKS_WAIT_S, drafts)
         scored = prompt_rows(batch, histories)
         return cls(sampling, scored, [*rows, *(one.row for one in scored)])
 
@@ -66,7 +66,7 @@ class TailRows(NamedTuple):
         """Numbers that `results` wants to be sent."""
         if self.sampling is None:
             return []
-        return [scored_words(self.scored), *self.sampling.settings]
+        return [scored_token_ids(self.scored), *self.sampling.settings]
 
     def results(
         self,

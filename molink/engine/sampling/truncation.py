@@ -11,7 +11,7 @@ half of the words before the smaller one, their sum tells in which half the nucl
 search goes on in that half. No half is sorted until it is small. Before that, words go that are too
 unlikely to belong to the nucleus: where a few are likely, little is left to do.
 
-Shapes: R rows, W words of the vocabulary. Probabilities are doubles.
+Shapes: R rows, W vocabulary size. Probabilities are doubles.
 """
 
 from collections.abc import Sequence

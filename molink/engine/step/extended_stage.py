@@ -132,16 +132,16 @@ class ExtendedExecutor:
             next((one.swaps for one in slower if one.swaps), None),
         )
 
-    def go_on(
+    def begin_epoch(
         self, resume: Resume, computed: Mapping[int, int], has_rows: HasRows
     ) -> tuple[int, ...]:
         """Enter the ring's next epoch; the requests that the stage cannot go on with, as
-        `Extension.go_on` says."""
+        `Extension.begin_epoch` says."""
         held = dict(self.extension.held) if resume.fresh else computed
-        missing = self.extension.go_on(resume, computed, has_rows)
+        missing = self.extension.begin_epoch(resume, computed, has_rows)
         kept = self.second if self.extension.is_before else self.first
         if isinstance(kept, ExtendedExecutor):
-            missing += kept.go_on(Resume(resume.requests), held, has_rows)
+            missing += kept.begin_epoch(Resume(resume.requests), held, has_rows)
         return tuple(dict.fromkeys(missing))
 
     def release(self, release: Release) -> None:

@@ -327,8 +327,8 @@ class StageExecutor:
     ) -> StepOutput:
         wanted = TailRows()
         if self.is_tail:
-            words = self.description.vocabulary_size
-            wanted = TailRows.of(batch, self._histories, words, self.device)
+            vocabulary_size = self.description.vocabulary_size
+            wanted = TailRows.of(batch, self._histories, vocabulary_size, self.device)
         ids = self._forward.ids(batch, token_ids)
         rows_TD = self._forward.rows_in(batch, hidden_TD, self._transfers)
         given = (batch, ids, rows_TD, wanted.rows, wanted.settings)
@@ -383,8 +383,8 @@ class StageExecutor:
         what can be recorded."""
         recurrence = RecurrentStep.of_decodes(inputs.state_slots_R, self.states)
         attention = self._attention(inputs.plan(), recurrence)
-        given = (inputs.token_ids_R, inputs.hidden_RD, attention, recurrence)
-        return self._forward.rows(*given, 0 if self.is_tail else None)
+        ids_R, keep = inputs.token_ids_R, 0 if self.is_tail else None
+        return self._forward.rows(ids_R, inputs.hidden_RD, attention, recurrence, keep)
 
     def _attention(self, plan: StepPlan, recurrence: RecurrentStep) -> AttentionStep:
         """The part of attention in a step; its calls are noted among those of mixers."""

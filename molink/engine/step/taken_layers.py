@@ -61,7 +61,7 @@ def goes_on(
     which it keeps KV, and of how many tokens. Taken layers are fed, whatever the stage as a whole
     holds."""
     if isinstance(stage, ExtendedExecutor):
-        missing = stage.go_on(resume, computed_tokens, has_rows)
+        missing = stage.begin_epoch(resume, computed_tokens, has_rows)
         keeps = dict(resume.without(missing).requests)
     else:
         missing = resume.missing(computed_tokens, has_rows)

@@ -54,7 +54,7 @@ class HandingPair:
     _figures: PairFigures = field(init=False, default_factory=PairFigures)
     _link: PairSocket | None = field(init=False, default=None)
     _not_before: float = field(init=False, default=0.0)
-    _told: str = field(init=False, default="")
+    _last_warning: str = field(init=False, default="")
     _is_closed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class HandingPair:
     @property
     def health(self) -> PairHealth:
         """What it has handed over so far."""
-        link, why = self.pairing.link, self._told[:REASON_CHARS_MAX]
+        link, why = self.pairing.link, self._last_warning[:REASON_CHARS_MAX]
         port = link.port if link is not None else 0
         return self._figures.health(self.pairing, linked=self._link is not None, port=port, why=why)
 
@@ -148,12 +148,12 @@ class HandingPair:
         except BaseException:
             link.close()
             raise
-        self._link, self._told = link, ""
+        self._link, self._last_warning = link, ""
 
     def _give_up(self, error: Exception) -> None:
         if self._link is not None:
             self._link.close()
         self._link, self._not_before = None, time.monotonic() + AGAIN_S
-        if (why := printable_line(str(error))) != self._told:
+        if (why := printable_line(str(error))) != self._last_warning:
             log.warning("The ring that it is paired with takes no KV, and computes it: %s.", why)
-        self._told = why
+        self._last_warning = why

@@ -196,7 +196,7 @@ class StageCache:
         self.store.clear(block_bytes, epoch)
         return AwayBlocks(directory=epoch)
 
-    def go_on(self, kept: RowsKept, block_bytes: int, epoch: int) -> RowsKept:
+    def begin_epoch(self, kept: RowsKept, block_bytes: int, epoch: int) -> RowsKept:
         """What is left, with what may stay below the device's memory, in the ring's next epoch;
         where chains do not stay nothing is cached any more. Raises StageError where blocks that
         stay could not be copied in."""

@@ -125,7 +125,7 @@ class Drafters:
     """Who answers the question about each request."""
     _given: dict[int, tuple[_Watched, Draft]] = field(init=False, default_factory=dict)
     """The last answer about each request, of which it is not known yet what came true."""
-    _is_told: bool = field(init=False, default=False)
+    _has_warned: bool = field(init=False, default=False)
     """Whether it was said in this epoch that the tail's drafts are off."""
 
     @classmethod
@@ -158,10 +158,10 @@ class Drafters:
 
     def _warn_of_wrong_load(self, source: WorkSource) -> None:
         """Say once in an epoch that the tail's drafts are wanted no more."""
-        if isinstance(source, HeadScheduler) and not self._is_told:
+        if isinstance(source, HeadScheduler) and not self._has_warned:
             tally = source.decode.drafts.tallies.get(TAIL)
             if tally is not None and tally.is_hopeless:
-                self._is_told = True
+                self._has_warned = True
                 log.warning(
                     "Drafts of the tail are off until the ring's next epoch: %d of %d were right, "
                     "as if its layer's weights were read wrongly.",
@@ -204,7 +204,7 @@ class Drafters:
         """Forget all requests, and try again who is off."""
         for of_request in (self._asked, self._by, self._given):
             of_request.clear()
-        self._is_told = False
+        self._has_warned = False
         for one in self._watched:
             one.begin_epoch()
 

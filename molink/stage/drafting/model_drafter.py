@@ -232,7 +232,7 @@ class ModelDrafter:
             tuple(one for one in admissions if one is not None),
         )
         ids = [token for _, tokens in pieces for token in tokens]
-        result = self.engine.step(StepInputs(batch, ids), _go_on, _go_on)
+        result = self.engine.step(StepInputs(batch, ids), _no_interrupt, _no_interrupt)
         if any(one.is_lost for one in result.drawn):
             raise StageError("its numbers are not finite")
         return {one.request_id: one.token_id for one in result.drawn}
@@ -251,5 +251,5 @@ def _drawing(sampling: SamplingParams) -> SamplingParams:
     return replace(sampling, grammar="", logprobs=None, prompt_logprobs=None, stop=(), quiet=())
 
 
-def _go_on() -> None:
+def _no_interrupt() -> None:
     """Nothing else is computed within a step."""

@@ -117,8 +117,8 @@ class HealthReports:
 
     def due_at(self, *, is_idle: bool) -> float:
         """Time at which the next report is due."""
-        hurries = is_idle and self._is_kv_freed
-        return self._reported_at + (FREED_PERIOD_S if hurries else PERIOD_S)
+        is_urgent = is_idle and self._is_kv_freed
+        return self._reported_at + (FREED_PERIOD_S if is_urgent else PERIOD_S)
 
     def report_if_due(self, *, is_idle: bool) -> bool:
         """Report, unless the last report is too recent; whether it did."""

@@ -107,7 +107,7 @@ class Tick:
     """Time has passed: twice a second or so."""
 
 
-Told = DeviceReported | BlocksWanted | LendAnswered | BlocksReturned
+DeviceEvent = DeviceReported | BlocksWanted | LendAnswered | BlocksReturned
 """Events that a device tells."""
 
-Event = Told | DeviceGone | Tick
+Event = DeviceEvent | DeviceGone | Tick

@@ -57,7 +57,7 @@ class _Device:
     number: int = -1
     asked_up_to: int = 0
     lent: dict[int, Lease] = field(default_factory=dict)
-    room_told: float = inf
+    room_bytes_reported: float = inf
     """Room by its last answer to a question, until it reports."""
     offers: dict[int, LeaseOffer] = field(default_factory=dict)
     """Offers of its open question."""
@@ -141,7 +141,11 @@ class CellLedger:
         if not self._is_news(event.origin):
             return actions
         device = self._devices[name]
-        device.facts, device.asked_up_to, device.room_told = event.facts, event.asked_up_to, inf
+        device.facts, device.asked_up_to, device.room_bytes_reported = (
+            event.facts,
+            event.asked_up_to,
+            inf,
+        )
         device.mark.used(event.facts.used_bytes, now)
         self.next_lease = max(self.next_lease, *(one.number + 1 for one in event.leases), 0)
         return [*actions, *self._owes(name, event), *self._lends(name, event.leases)]
@@ -272,7 +276,7 @@ class CellLedger:
 
     def _room_bytes(self, name: str, now: float) -> int:
         left = self.quota_bytes(name, now) - self.lent_bytes(name)
-        return max(0, int(min(left, self._devices[name].room_told)))
+        return max(0, int(min(left, self._devices[name].room_bytes_reported)))
 
     def _slower_s(self, name: str) -> float:
         """Seconds by which what a device owes slows its step already."""
@@ -298,7 +302,7 @@ class CellLedger:
         ):
             refused = Refuse(name, Reason.BAD_LEASE, lease.blocks)
             return [*_voided(name, {lease.number: 0}), refused]
-        lender.room_told = min(lender.room_told, event.room_bytes)
+        lender.room_bytes_reported = min(lender.room_bytes_reported, event.room_bytes)
         self.book.hold(lease)
         return []
 

@@ -20,7 +20,7 @@ from molink_scheduler.kv.capacity import RingCapacity, StageRoom
 
 @dataclass(slots=True)
 class ChangingCapacity:
-    """Capacity of a ring, and the word about it that stages have not been told yet."""
+    """Capacity of a ring, and what is said of it that stages have not been told yet."""
 
     book: KvBook
     room: StageRoom
@@ -29,7 +29,7 @@ class ChangingCapacity:
 
     def changed(self, event: CapacityChosen | RoomOffered) -> list[BookOrder]:
         """Count with another capacity, or offer other places of the head's own, from now on; stages
-        hear of it with the next batch (`word`)."""
+        hear of it with the next batch (`orders`)."""
         if isinstance(event, RoomOffered):
             self.room.offer(event.blocks)
         else:
@@ -64,7 +64,7 @@ class ChangingCapacity:
         going_on = (one for one in held if not one.stopping)
         return max(going_on, key=lambda one: one.request.order, default=None)
 
-    def word(self) -> list[SendCapacity]:
+    def orders(self) -> list[SendCapacity]:
         """What stages are told now, behind all other orders: nothing before all fits."""
         if self._untold is None or self.book.ledger.blocks_free < 0:
             return []

@@ -146,15 +146,15 @@ class DecodeBatcher:
         self._departed.pop(slot, None)
         self.clock.seen(slot, now)
         trip_s = self.tracker.returned(slot, stamps, now)
-        round_ = self.tracker, self.micro_batches.count, load.share(now)
-        self.drafts.widths.round_completed(*round_)
+        prefill_share = load.share(now)
+        self.drafts.widths.round_completed(self.tracker, self.micro_batches.count, prefill_share)
         if self._choice is not None and trip_s is not None:
             self.micro_batches.count = self._choice.round_completed(
                 self.clock.round_s or trip_s,
                 len(self._members),
                 self.tracker.model,
                 now,
-                load.share(now),
+                prefill_share,
             )
 
     def _may_go(self) -> list[tuple[int, Sequence]]:

@@ -40,7 +40,7 @@ def request_objection(request: Request, kv: KvLedger, settings: HeadSettings) ->
     if tokens > limits.sequence_tokens_max:
         return f"{name} may grow to {tokens} tokens, the model takes {limits.sequence_tokens_max}"
     others = chain(request.output, request.prediction, request.sampling.named)
-    if max(request.prompt_ids) >= limits.vocabulary_size or not limits.has_words(others):
+    if max(request.prompt_ids) >= limits.vocabulary_size or not limits.has_token_ids(others):
         return f"{name} has a token that is not in the vocabulary"
     return None
 
@@ -110,7 +110,7 @@ def drafts_objection(
         return f"{len(token_ids)} {name} came, {most} were asked for"
     if any(one < 0 for one in token_ids):
         return f"{name} are no ids of tokens"
-    if limits is not None and not limits.has_words(token_ids):
+    if limits is not None and not limits.has_token_ids(token_ids):
         return f"{name} are not in the vocabulary"
     return None
 

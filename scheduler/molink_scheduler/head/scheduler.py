@@ -63,13 +63,9 @@ from molink_scheduler.kv.changes import RetainBlocks, TakeBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.kv.ring_cache import RingCache
 from molink_scheduler.request import Request
-from molink_scheduler.timing.steps import DecodeClock
+from molink_scheduler.timing.steps import DECODES_BEFORE_PREFILL_MAX, DecodeClock
 
 __all__ = ["HeadScheduler", "HeadSettings"]
-
-DECODES_BEFORE_PREFILL_MAX = 8
-"""Decode batches that may pass a waiting prefill span in a row: prefill is delayed by decode,
-never starved."""
 
 
 @dataclass(slots=True)
@@ -179,7 +175,7 @@ class HeadScheduler:
                 self.prompts.released()
                 return [] if objection is None else [Refuse(objection)]
             case CacheChanged(RetainBlocks() | TakeBlocks() as change):
-                return self._told(change)
+                return self._change_cache(change)
             case BatchArrived() | ReleaseArrived() | CacheChanged():
                 return [Refuse(f"{type(event).__name__} is for a stage behind the head")]
             case _:
@@ -206,7 +202,7 @@ class HeadScheduler:
             run = self._prefill_batch(now)
         is_decode = run is not None and run.batch.batch_class is DECODE
         self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
-        return [*orders, *self._drops(), *self.capacity.word()], run
+        return [*orders, *self._drops(), *self.capacity.orders()], run
 
     def next_decode(self, now: float) -> tuple[list[BookOrder], RunBatch | None]:
         """Decode step that may interrupt a prefill step under way on the head's device."""
@@ -242,7 +238,7 @@ class HeadScheduler:
         self._stop(sequence)
         return self._settle(sequence)
 
-    def _told(self, change: RetainBlocks | TakeBlocks) -> list[SendCacheChange | Refuse]:
+    def _change_cache(self, change: RetainBlocks | TakeBlocks) -> list[SendCacheChange | Refuse]:
         if isinstance(change, TakeBlocks):
             self.book.fetches.offered(change)
             return []

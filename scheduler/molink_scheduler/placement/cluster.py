@@ -12,7 +12,7 @@ from molink_scheduler.placement.neighbourhood import PairCosts, insertions, reor
 from molink_scheduler.placement.objective import WORST, Objective, PlacedRing, Score
 from molink_scheduler.placement.problem import Order
 
-__all__ = ["Cluster", "DeterministicRandom", "best_of", "merit"]
+__all__ = ["Cluster", "DeterministicRandom", "best_of", "total_score"]
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class DeterministicRandom:
         return first, second + (second >= first)
 
 
-def merit(rings: Iterable[PlacedRing]) -> Score:
+def total_score(rings: Iterable[PlacedRing]) -> Score:
     """Score of all rings together: all users, and the mean cost that they feel."""
     scores = [ring.score for ring in rings]
     users = sum([score.users for score in scores])
@@ -122,12 +122,12 @@ class Cluster:
 
     def _hand_over(self, a: int, b: int, node: int) -> bool:
         """A node of ring a goes over to ring b."""
-        giver, taker = self.rings[a], self.rings[b]
-        rest = tuple(other for other in giver.order if other != node)
+        source, target = self.rings[a], self.rings[b]
+        rest = tuple(other for other in source.order if other != node)
         if not rest:
             return False
-        costs = PairCosts(self.objective.problem, taker.rows)
-        larger = best_of(self.objective, insertions(costs, taker.order, node), taker.score)
+        costs = PairCosts(self.objective.problem, target.rows)
+        larger = best_of(self.objective, insertions(costs, target.order, node), target.score)
         return larger is not None and self._accept(b, larger, a, [rest])
 
     def _exchange(self, a: int, b: int, i: int, j: int) -> bool:
@@ -145,7 +145,7 @@ class Cluster:
         before = (self.rings[gains], self.rings[loses])
         users = before[0].score.users + before[1].score.users - better.score.users
         worse = best_of(self.objective, others, Score(users, inf))
-        if worse is None or not merit((better, worse)).beats(merit(before)):
+        if worse is None or not total_score((better, worse)).beats(total_score(before)):
             return False
         self.rings[gains], self.rings[loses] = better, worse
         return True

@@ -20,7 +20,7 @@ them).
 from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
 
-from molink_scheduler.placement.cluster import Cluster, DeterministicRandom, best_of, merit
+from molink_scheduler.placement.cluster import Cluster, DeterministicRandom, best_of, total_score
 from molink_scheduler.placement.grow import Recipe, grow
 from molink_scheduler.placement.neighbourhood import PairCosts, reorders
 from molink_scheduler.placement.objective import WORST, Objective, PlacedRing
@@ -102,7 +102,7 @@ def _try_all(objective: Objective, rings_max: int) -> list[PlacedRing]:
         *([ring] for ring in best_of_set.values()),
         *_disjoint_sets(serving, frozenset(nodes), rings_max),
     ):
-        if merit(rings).beats(merit(best)):
+        if total_score(rings).beats(total_score(best)):
             best = rings
     return best
 
@@ -151,7 +151,7 @@ class _Search:
             share = STARTS_SHARE * (number + 1) / STARTS
             self._limit = max(self._objective.effort, int(share * self._effort_max))
             polished = self._polished(rings)
-            if merit(polished).beats(merit(best)):
+            if total_score(polished).beats(total_score(best)):
                 best = polished
         self._limit = self._effort_max
         return self._ruin_and_recreate(best) if best else []
@@ -176,7 +176,7 @@ class _Search:
             fullest = fullest_order(self._objective.problem)
             placed = fullest and self._placed(fullest, rows=1)
             starts = [[placed]] if placed else []
-        starts.sort(key=lambda rings: (-merit(rings).users, merit(rings).cost))
+        starts.sort(key=lambda rings: (-total_score(rings).users, total_score(rings).cost))
         return starts
 
     def _grown(
@@ -221,9 +221,9 @@ class _Search:
         idle, now = 0, best
         while not self._spent() and self._recipes and idle < IDLE_ROUNDS_MAX:
             other, idle = self._recreated(now), idle + 1
-            if merit(other).beats(merit(best)):
+            if total_score(other).beats(total_score(best)):
                 best, now, idle = other, other, 0
-            elif merit(other).users >= merit(best).users * (1 - SLACK):
+            elif total_score(other).users >= total_score(best).users * (1 - SLACK):
                 now = other
         return best
 

@@ -29,13 +29,13 @@ class RecoveryLog:
     _lines: int = 0
 
     def note(
-        self, before: RingRecovery, event: Event, now: float, told: Sequence[Instruction]
+        self, before: RingRecovery, event: Event, now: float, instructions: Sequence[Instruction]
     ) -> None:
         """Write what an event led to, and the state `before` it at first."""
         if self._lines == 0:
             self._write({"format": RECOVERY_FORMAT, "at": now, "recovery": encode(before)})
         if self._lines < LINES_MAX:
-            self._write([now, encode(event), encode(tuple(told))])
+            self._write([now, encode(event), encode(tuple(instructions))])
 
     def _write(self, value: object) -> None:
         self._lines += 1

@@ -70,7 +70,7 @@ class Extends:
     """[start, end) of all that it holds then."""
 
 
-Seat = Stays | Reloads | Fills | Extends
+NextMember = Stays | Reloads | Fills | Extends
 """Who is in a place of the ring's next epoch."""
 
 
@@ -80,7 +80,8 @@ class BeginEpoch:
 
     attempt: int
     """Counts up; what comes of an earlier attempt is void."""
-    seats: tuple[Seat, ...]
+    seats: tuple[NextMember, ...]
+    """Next member of each place."""
 
 
 @dataclass(frozen=True, slots=True)

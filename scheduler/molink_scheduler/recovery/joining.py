@@ -35,7 +35,7 @@ def lacks(member: Member, ring: RingRoom) -> str:
     return "tokens" if room.kv_tokens < ring.kv_tokens else ""
 
 
-def going_on(state: RingRecovery, ready: Sequence[PlaceReady]) -> ResumeRequests:
+def resume_requests(state: RingRecovery, ready: Sequence[PlaceReady]) -> ResumeRequests:
     """How the ring goes on when all stages are in its epoch."""
     survivors = [one for one in ready if one.place not in state.fresh]
     return ResumeRequests(

@@ -40,12 +40,12 @@ from molink_scheduler.recovery.instructions import (
     Serve,
     TooSmall,
 )
-from molink_scheduler.recovery.joining import going_on, lacks, resumes
+from molink_scheduler.recovery.joining import lacks, resume_requests, resumes
 from molink_scheduler.recovery.searching import (
     is_in_vain,
+    member_in,
+    next_members,
     next_question,
-    seated,
-    seats,
     with_filler,
     with_neighbour,
 )
@@ -127,8 +127,8 @@ def _begun(state: RingRecovery, now: float) -> Step:
     """All places are filled: have survivors hold, and load the others."""
     assert state.search is not None, "it was searched for"
     lost = tuple(state.members[loss.place].node for loss in state.search.losses)
-    taken, attempt = seats(state), state.attempt + 1
-    members = tuple(seated(state, seat) for seat in taken)
+    taken, attempt = next_members(state), state.attempt + 1
+    members = tuple(member_in(state, next_member) for next_member in taken)
     state = replace(state.with_losses(lost, now), members=members, attempt=attempt, search=None)
     loaded = state.places(lambda one: one.room is not None)
     survivors = loaded & state.places(lambda one: one.has_grown or not one.is_fresh)
@@ -158,7 +158,7 @@ def _moved_on(
             state = replace(state, ready=(*state.ready, event))
             if len({one.place for one in state.ready}) < len(state.members):
                 return state, ()
-            return replace(state, phase=Phase.GOING_ON), (going_on(state, state.ready),)
+            return replace(state, phase=Phase.GOING_ON), (resume_requests(state, state.ready),)
 
 
 def _all_loaded(state: RingRecovery, now: float) -> Step:

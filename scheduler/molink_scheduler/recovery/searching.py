@@ -11,8 +11,8 @@ from molink_scheduler.recovery.instructions import (
     Fills,
     FindFiller,
     FindNeighbour,
+    NextMember,
     Reloads,
-    Seat,
     Stays,
 )
 from molink_scheduler.recovery.members import Member
@@ -43,8 +43,8 @@ def with_filler(state: RingRecovery, found: FillerFound, now: float) -> RingReco
     """The search with one more place answered for."""
     search = _search(state)
     loss = search.losses[len(search.fillings)]
-    seat = _seat(state, loss, found, now) if found.place == loss.place else None
-    return replace(state, search=replace(search, fillings=(*search.fillings, seat)))
+    next_member = _next_member(state, loss, found, now) if found.place == loss.place else None
+    return replace(state, search=replace(search, fillings=(*search.fillings, next_member)))
 
 
 def with_neighbour(state: RingRecovery, found: NeighbourFound) -> RingRecovery | None:
@@ -59,19 +59,20 @@ def with_neighbour(state: RingRecovery, found: NeighbourFound) -> RingRecovery |
     return replace(state, search=replace(search, extended=extended, fed=fed))
 
 
-def seats(state: RingRecovery) -> tuple[Seat, ...]:
-    """Seats of the next epoch, when all is answered."""
+def next_members(state: RingRecovery) -> tuple[NextMember, ...]:
+    """Members of the next epoch by place, when all is answered."""
     search = _search(state)
-    places = {loss.place: seat for loss, seat in zip(search.losses, search.fillings, strict=True)}
-    places |= {seat.place: seat for seat in search.extended}
+    answered = zip(search.losses, search.fillings, strict=True)
+    places = {loss.place: next_member for loss, next_member in answered}
+    places |= {next_member.place: next_member for next_member in search.extended}
     everyone = (places.get(place, Stays(place)) for place in range(len(state.members)))
-    return tuple(seat for seat in everyone if seat is not None)
+    return tuple(next_member for next_member in everyone if next_member is not None)
 
 
-def seated(state: RingRecovery, seat: Seat) -> Member:
-    """Member that takes a seat."""
-    member, fed = state.members[seat.place], _search(state).fed
-    match seat:
+def member_in(state: RingRecovery, next_member: NextMember) -> Member:
+    """Member of its place in the next epoch."""
+    member, fed = state.members[next_member.place], _search(state).fed
+    match next_member:
         case Stays():
             return member
         case Reloads():
@@ -82,7 +83,9 @@ def seated(state: RingRecovery, seat: Seat) -> Member:
             return Member(member.node, layers, is_fresh=place in fed, has_grown=True)
 
 
-def _seat(state: RingRecovery, loss: Loss, found: FillerFound, now: float) -> Seat | None:
+def _next_member(
+    state: RingRecovery, loss: Loss, found: FillerFound, now: float
+) -> NextMember | None:
     if found.standby is not None:
         return _filled(loss.place, found)
     node = state.members[loss.place].node
@@ -97,8 +100,8 @@ def _filled(place: int, found: FillerFound) -> Fills | None:
 
 
 def _nodes(state: RingRecovery, search: Search) -> Iterator[str]:
-    for seat in search.fillings:
-        match seat:
+    for next_member in search.fillings:
+        match next_member:
             case Fills(_, filler):
                 yield filler.node
             case Reloads(place):
@@ -113,7 +116,7 @@ def _open_hole(search: Search) -> Hole | None:
 def _taken(state: RingRecovery, search: Search) -> frozenset[int]:
     """Places whose stages take nothing more."""
     lost = {loss.place for loss in search.losses}
-    return state.fresh | lost | {seat.place for seat in search.extended}
+    return state.fresh | lost | {next_member.place for next_member in search.extended}
 
 
 def _search(state: RingRecovery) -> Search:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from molink_scheduler.recovery.events import Loss, PlaceReady
-from molink_scheduler.recovery.instructions import Extends, Seat
+from molink_scheduler.recovery.instructions import Extends, NextMember
 from molink_scheduler.recovery.members import Member, RingRoom
 from molink_scheduler.resume import Positions, held_behind
 
@@ -51,7 +51,7 @@ class Search:
 
     losses: tuple[Loss, ...]
     """By place."""
-    fillings: tuple[Seat | None, ...] = ()
+    fillings: tuple[NextMember | None, ...] = ()
     """Answers so far, one for each loss; None: nobody can."""
     extended: tuple[Extends, ...] = ()
     """Neighbours that take holes, by place of the hole, so far."""
@@ -62,7 +62,7 @@ class Search:
     def holes(self) -> frozenset[int]:
         """Places that nobody fills, once all answers are there."""
         answered = zip(self.losses, self.fillings, strict=False)
-        return frozenset(loss.place for loss, seat in answered if seat is None)
+        return frozenset(loss.place for loss, next_member in answered if next_member is None)
 
 
 @dataclass(frozen=True, slots=True)

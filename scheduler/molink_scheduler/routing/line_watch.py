@@ -1,4 +1,4 @@
-"""Detector of requests left lying on a ring, from what whoever asks can tell without the head.
+"""Detector of requests that a ring starves, from what whoever asks can tell without the head.
 
 A head may answer some users and let others wait: tokens come all the time, and no sum of them shows
 who gets none. But the order in which it is to compute prompts is known here as well
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-LIES_AFTER_S = 30.0
+STARVED_AFTER_S = 30.0
 """Patience beside what a prompt takes: a slow stage computes a span, a hop of a home line stalls,
 and a ring that was idle for long wakes, in less."""
 
@@ -31,8 +31,8 @@ BEGUN_MAX = 64
 NEWS_MAX_S = 3.0
 """Seconds without news of the tail after which nothing is known: the broker may be away."""
 
-LYING_MAX, LYING_WITHIN_S = 3, 3600.0
-"""Requests that a head may let lie within so long."""
+STARVED_MAX, STARVED_WITHIN_S = 3, 3600.0
+"""Requests that a head may starve within so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ class Waiting:
     place: tuple[int, int]
     """Priority and place in the ring's order if nothing of it is cached; the least goes first."""
     patience_s: float
-    """Seconds that it may be passed, or stand, before it lies."""
+    """Seconds that it may be passed, or stand, before it is starved."""
 
 
 @dataclass(slots=True)
 class LineWatch:
     """Watch over the requests of one ring, about once a second."""
 
-    lying: int = 0
-    """How many it has left lying so far."""
+    starved_count: int = 0
+    """How many the ring has starved so far."""
     _begun: deque[tuple[int, tuple[int, int]]] = field(
         default_factory=lambda: deque(maxlen=BEGUN_MAX)
     )
@@ -68,7 +68,7 @@ class LineWatch:
     """Time of the last news of the tail's rows."""
     _flowed_at: float = 0.0
     """Time at which the rows last rose, or could not rise."""
-    _lied_at: deque[float] = field(default_factory=lambda: deque(maxlen=LYING_MAX))
+    _starved_at: deque[float] = field(default_factory=lambda: deque(maxlen=STARVED_MAX))
 
     def began(self, request_id: int, place: tuple[int, int]) -> None:
         """A request has its first token; its priority, and its place by what was cached of it."""
@@ -77,7 +77,7 @@ class LineWatch:
     def look(
         self, waiting: Iterable[Waiting], rows: int | None, now: float, *, has_room: bool
     ) -> set[int]:
-        """The requests that lie. `rows` of prompts have left the tail so far, None: there is no
+        """The starved requests. `rows` of prompts have left the tail so far, None: there is no
         news of it. `has_room`: whether all that have come find room."""
         is_new = rows is not None and rows > self._rows
         if rows is not None:
@@ -87,13 +87,13 @@ class LineWatch:
         known = {one.request_id: one for one in waiting}
         self._since = {one: self._since.get(one, now) for one in known}
         self._passed_at = {one: at for one, at in self._passed_at.items() if one in known}
-        found = {one.request_id for one in known.values() if self._lies(one, now)}
+        found = {one.request_id for one in known.values() if self._is_starved(one, now)}
         self._begun.clear()
-        self.lying += len(found)
-        self._lied_at.extend([now] * len(found))
+        self.starved_count += len(found)
+        self._starved_at.extend([now] * len(found))
         return found
 
-    def _lies(self, one: Waiting, now: float) -> bool:
+    def _is_starved(self, one: Waiting, now: float) -> bool:
         if now - max(self._since[one.request_id], self._flowed_at) > one.patience_s:
             return True
         if not any(who > one.request_id and place > one.place for who, place in self._begun):
@@ -101,9 +101,9 @@ class LineWatch:
         return now - self._passed_at.setdefault(one.request_id, now) > one.patience_s
 
     def is_habit(self, now: float) -> bool:
-        """Whether so many lay within an hour that it is the head's doing."""
-        times = self._lied_at
-        return len(times) == LYING_MAX and now - times[0] <= LYING_WITHIN_S
+        """Whether so many starved within an hour that it is the head's doing."""
+        times = self._starved_at
+        return len(times) == STARVED_MAX and now - times[0] <= STARVED_WITHIN_S
 
     def begin_anew(self) -> None:
         """The ring's counts begin anew, and so does the time for which requests have waited."""

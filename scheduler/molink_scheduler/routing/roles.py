@@ -60,10 +60,10 @@ def roles_of(text: str) -> tuple[Role, ...]:
 def pairs_of(roles: Sequence[Role]) -> dict[int, int]:
     """The ring that each prefill ring hands over to, by their places: decode rings in turn, where
     there are none those that do both."""
-    takers = [place for place, role in enumerate(roles) if role is Role.DECODE]
-    takers = takers or [place for place, role in enumerate(roles) if role.answers]
-    givers = [place for place, role in enumerate(roles) if role is Role.PREFILL]
-    return {giver: takers[turn % len(takers)] for turn, giver in enumerate(givers)}
+    decode = [place for place, role in enumerate(roles) if role is Role.DECODE]
+    decode = decode or [place for place, role in enumerate(roles) if role.answers]
+    prefill = [place for place, role in enumerate(roles) if role is Role.PREFILL]
+    return {ring: decode[turn % len(decode)] for turn, ring in enumerate(prefill)}
 
 
 def is_handed_over(prompt_tokens: int, cached_tokens: int) -> bool:

@@ -298,7 +298,7 @@ class StageBook:
         return (
             lengths == tuple(sorted(lengths))
             and admission.tokens_expected <= self.limits.sequence_tokens_max
-            and self.limits.has_words(
+            and self.limits.has_token_ids(
                 chain(admission.prompt, admission.output, admission.sampling.named)
             )
         )
@@ -316,7 +316,7 @@ class StageBook:
                     f"request {span.request_id} cannot go on from {span.start} to {span.end}, "
                     f"{held.received_tokens} of {expected} tokens have come"
                 )
-            if span.drafts and not self.limits.has_words(span.drafts):
+            if span.drafts and not self.limits.has_token_ids(span.drafts):
                 return f"drafts of request {span.request_id} are not in the vocabulary"
             if span.end > held.blocks_tokens:
                 blocks_missing += blocks_for(span.end - held.blocks_tokens)

@@ -45,7 +45,7 @@ class Extension:
         """Whether the new layers are before the kept ones."""
         return self.log is None
 
-    def go_on(
+    def begin_epoch(
         self, resume: Resume, computed: Mapping[int, int], has_rows: HasRows
     ) -> tuple[int, ...]:
         """Enter the ring's next epoch; the requests that the stage cannot go on with. `computed`
@@ -80,7 +80,7 @@ class Extension:
         self._whole &= dict(kept).keys()
         self._lacking = dict.fromkeys(one for one, _ in kept if one in lacking)
         fed = tuple(one for one in kept if one[0] in lacking)
-        log.go_on(Resume(fed, next_held=()))
+        log.begin_epoch(Resume(fed, next_held=()))
         return missing
 
     def begins(self, batch: Batch) -> bool:

@@ -53,10 +53,12 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.kv.capacity import StageRoom
 from molink_scheduler.stage.book import StageBook
-from molink_scheduler.timing.steps import DecodeClock, PrefillBudget, StepProfile
-
-DECODES_BEFORE_PREFILL_MAX = 8
-"""Decode batches that may pass a waiting span in a row."""
+from molink_scheduler.timing.steps import (
+    DECODES_BEFORE_PREFILL_MAX,
+    DecodeClock,
+    PrefillBudget,
+    StepProfile,
+)
 
 
 @dataclass(slots=True)

@@ -3,10 +3,10 @@ shadow of one (`shadow_feed`).
 
 In host memory, up to a bound. Over it the request that has been here longest loses its log as a
 whole: half of one is worth nothing, and what is short is quickly sent again. What has been promised
-to a neighbour (`go_on`) stays until it is sent. The rows of a token that is sent twice, because
-the ring went back, are kept as they were sent last. Rows of drafts are there as well, and count as
-guesses until the request's next span says which came true: a shadow, which is fed each row once,
-is fed none of them before.
+to a neighbour (`begin_epoch`) stays until it is sent. The rows of a token that is sent twice,
+because the ring went back, are kept as they were sent last. Rows of drafts are there as well, and
+count as guesses until the request's next span says which came true: a shadow, which is fed each row
+once, is fed none of them before.
 
 Pure: rows are bytes.
 """
@@ -185,7 +185,7 @@ class ReplayLog:
         for sent, begun in self.blocks.take_owed(admission, max(1, rows_max // BLOCK_TOKENS)):
             yield _replayed(batch, admission, sent, begun), sent
 
-    def go_on(self, resume: Resume) -> None:
+    def begin_epoch(self, resume: Resume) -> None:
         """Keep the rows of the requests that go on, and surely those that are to be sent again."""
         self.blocks.begin_epoch(stay=resume.chains_stay, owed=resume.replays)
         kept = {request_id for request_id, _ in resume.requests}

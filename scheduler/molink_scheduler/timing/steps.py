@@ -25,6 +25,10 @@ Pure: times and durations are arguments.
 import math
 from dataclasses import dataclass, field
 
+DECODES_BEFORE_PREFILL_MAX = 8
+"""Decode batches that may pass a waiting prefill span in a row: prefill is delayed by decode,
+never starved."""
+
 FORGET = 0.98
 """Weight of a step after one newer one: half is forgotten after 34 steps, four seconds of
 decode."""

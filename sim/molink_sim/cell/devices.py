@@ -8,11 +8,11 @@ from molink_scheduler.cell.actions import Action, AskLender, LeaseOffer, Recall,
 from molink_scheduler.cell.events import (
     BlocksReturned,
     BlocksWanted,
+    DeviceEvent,
     DeviceFacts,
     DeviceReported,
     LendAnswered,
     Origin,
-    Told,
 )
 from molink_scheduler.cell.leases import Lease
 from molink_scheduler.cell.quotas import HighWaterMark, Quotas, quota_bytes
@@ -74,7 +74,7 @@ class CellDevice:
         facts = replace(self.facts, used_bytes=self.used_bytes)
         return quota_bytes(facts, self._mark.bytes_at(now), self.quotas)
 
-    def beat(self, devices: "Devices", now: float) -> list[Told]:
+    def beat(self, devices: "Devices", now: float) -> list[DeviceEvent]:
         """Messages of a heartbeat: what it gives back, all of itself, and what it wants."""
         told = self._give_back_surplus(devices)
         self._mark.used(self.used_bytes, now)
@@ -85,7 +85,7 @@ class CellDevice:
             told.append(BlocksWanted(self._origin(), self.short_blocks, self.slower_s))
         return told
 
-    def take(self, action: Action, devices: "Devices", now: float) -> list[Told]:
+    def take(self, action: Action, devices: "Devices", now: float) -> list[DeviceEvent]:
         """Carry out what the ledger says, and what there is to tell of it."""
         match action:
             case AskLender():
@@ -114,9 +114,9 @@ class CellDevice:
         self.owed.clear()
         self.lent.clear()
 
-    def _ask(self, action: AskLender, devices: "Devices", now: float) -> list[Told]:
+    def _ask(self, action: AskLender, devices: "Devices", now: float) -> list[DeviceEvent]:
         """Ask lenders in turn until the need is met, whatever was needed when it was wanted."""
-        told: list[Told] = []
+        told: list[DeviceEvent] = []
         if action.incarnation != self.incarnation or action.offers[0].lease <= self.asked_up_to:
             return told
         self.asked_up_to = action.offers[-1].lease
@@ -144,7 +144,7 @@ class CellDevice:
             self.facts.block_bytes,
         )
 
-    def _give_back(self, number: int, blocks_left: int, devices: "Devices") -> list[Told]:
+    def _give_back(self, number: int, blocks_left: int, devices: "Devices") -> list[DeviceEvent]:
         lease = self.owed.get(number)
         if lease is None or lease.blocks <= blocks_left:
             return []
@@ -154,8 +154,8 @@ class CellDevice:
             _lower(lender.lent, number, blocks_left)
         return [BlocksReturned(self._origin(), number, blocks_left)]
 
-    def _give_back_surplus(self, devices: "Devices") -> list[Told]:
-        told: list[Told] = []
+    def _give_back_surplus(self, devices: "Devices") -> list[DeviceEvent]:
+        told: list[DeviceEvent] = []
         for number in sorted(self.owed, reverse=True):
             surplus = self.home_blocks + self.owed_blocks - self.need_blocks
             if surplus > 0 and self.returns():

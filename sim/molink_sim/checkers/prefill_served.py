@@ -6,7 +6,7 @@ from typing import Any
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import BatchArrived, BatchReturned, RunBatch, StageEvent
 from molink_scheduler.link.priority_queues import DECISIONS_MAX
-from molink_scheduler.stage.queue import DECODES_BEFORE_PREFILL_MAX
+from molink_scheduler.timing.steps import DECODES_BEFORE_PREFILL_MAX
 from molink_sim.checkers.checker import Checker, Place, RingLife
 from molink_sim.scenario import Scenario
 

@@ -41,8 +41,8 @@ from molink_scheduler.recovery.instructions import (
     JoinEpoch,
     ListRequests,
     LoadPlaces,
+    NextMember,
     ResumeRequests,
-    Seat,
 )
 from molink_scheduler.recovery.machine import SILENT_LOST_S, recover
 from molink_scheduler.recovery.members import Filler, Member, RingRoom, Room
@@ -223,8 +223,8 @@ class RingLosses:
                 self._advance(FillerFound(place, self._shadow(place)))
             case FindNeighbour(layers, able):
                 self._advance(NeighbourFound(able[0] if self._may_be_taken(layers) else None))
-            case BeginEpoch(_, seats):
-                self._nodes = tuple(map(self._node_in, seats))
+            case BeginEpoch(_, next_members):
+                self._nodes = tuple(map(self._node_in, next_members))
                 self.host.pause()
                 self._loading.clear()
                 if self._state.due_at is not None:
@@ -256,10 +256,12 @@ class RingLosses:
         lost = [node.origin for node in self._nodes if node.parts.start in hole]
         return all(origin in self._taken_at for origin in lost)
 
-    def _node_in(self, seat: Seat) -> RingNode:
-        """The node that is to take a seat, of those that are in places now."""
-        node = self._nodes[seat.place]
-        return replace(node, parts=self._parts(seat.layers)) if isinstance(seat, Extends) else node
+    def _node_in(self, next_member: NextMember) -> RingNode:
+        """The node that is a next member, of those that are in places now."""
+        node = self._nodes[next_member.place]
+        if isinstance(next_member, Extends):
+            return replace(node, parts=self._parts(next_member.layers))
+        return node
 
     def _parts(self, layers: tuple[int, int]) -> range:
         """Stages of the ring as it began that had these layers, [start, end)."""

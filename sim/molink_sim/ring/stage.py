@@ -155,7 +155,7 @@ class Stage:
         missing = missing_of(self.taken, resume, computed, has_rows)
         kept = resume.without(missing)
         if self.log is not None:
-            self.log.go_on(kept)
+            self.log.begin_epoch(kept)
         self.tail.keep_only(dict(kept.requests))
         self._inbox.clear()
         self.lower = SimulatedStore(self.lower.tiers)  # Nothing stays cached.

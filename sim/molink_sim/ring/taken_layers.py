@@ -91,12 +91,12 @@ def missing_of(
     taken: Sequence[TakenLayers], resume: Resume, computed: dict[int, int], has_rows: HasRows
 ) -> tuple[int, ...]:
     """Requests with which a stage cannot go on that has taken layers, the latest last: what
-    `ExtendedExecutor.go_on` of `molink.engine.step.extended_stage` says."""
+    `ExtendedExecutor.begin_epoch` of `molink.engine.step.extended_stage` says."""
     if not taken:
         return resume.missing(computed, has_rows)
     missing: tuple[int, ...] = ()
     for one in reversed(taken):
         held = dict(one.extension.held) if resume.fresh else computed
-        missing += one.extension.go_on(resume, computed, has_rows)
+        missing += one.extension.begin_epoch(resume, computed, has_rows)
         resume, computed = Resume(resume.requests), held
     return tuple(dict.fromkeys(missing))

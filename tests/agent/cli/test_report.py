@@ -10,7 +10,7 @@ from molink.errors import UserError
 from molink_agent.cli import main
 from molink_agent.daemon.given import GIVEN_FILE, GivenLedger, Totals
 from molink_agent.data_files import MEMBERSHIP_FILE
-from molink_agent.thanks.told import Rank, Thanks
+from molink_agent.thanks.fetched import Rank, Thanks
 
 EVENING = datetime(2026, 11, 21, 22, 0)
 TOTALS = Totals(uptime_s=7200, token_layers=1_234_567, bytes_sent=812_300_000)

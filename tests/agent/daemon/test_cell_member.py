@@ -12,8 +12,8 @@ from molink.errors import LenderLostError
 from molink_agent.daemon import cell_member
 from molink_agent.daemon.cell_member import CellMember
 from molink_agent.daemon.lenders.device_lender import (
-    RECALL_HURRIED_S,
     RECALL_S,
+    RECALL_URGENT_S,
     CardLender,
     DeviceLender,
 )
@@ -115,8 +115,8 @@ async def test_a_game_takes_all_leases_back_and_ends_the_process(tmp_path, monke
     async with running(member):
         await member.take(CellOrder(serves=True, allow=(lease(1),)))
         await until(member, lambda facts: facts.leases)
-        member.ram.owner.now = OwnerVerdict(False, "A program fills the screen.", hurries=True)
-        await late(member, RECALL_HURRIED_S)
+        member.ram.owner.now = OwnerVerdict(False, "A program fills the screen.", is_urgent=True)
+        await late(member, RECALL_URGENT_S)
         facts = member.facts()
         assert (facts.leases, facts.ended, facts.memory_bytes) == ((), (1,), 0)
         assert facts.why_less == "A program fills the screen."
@@ -133,7 +133,7 @@ async def test_programs_that_need_the_memory_end_the_newest_lease_first(tmp_path
         member.ram.clock = Clock()
         await member.refresh()
         assert member.facts().memory_bytes == 400 * MB, "so much may stay"
-        await late(member, RECALL_HURRIED_S)
+        await late(member, RECALL_URGENT_S)
         assert [one.lease for one in member.facts().leases] == [1]
         assert member.facts().ended == (2,)
 
@@ -271,13 +271,13 @@ async def test_a_game_on_a_card_ends_its_leases_and_a_full_card_the_newest(tmp_p
         cards[1].free = 0  # Programs have taken what stays free, and want more.
         member.card.clock = clock = Clock()
         await member.refresh()
-        clock.now = RECALL_HURRIED_S
+        clock.now = RECALL_URGENT_S
         await member.refresh()
         assert [one.lease for one in member.facts().card.leases] == [1]
         cards[1].free = 8 * GB
-        member.ram.owner.now = OwnerVerdict(False, "A game draws on cuda:1.", hurries=True)
+        member.ram.owner.now = OwnerVerdict(False, "A game draws on cuda:1.", is_urgent=True)
         await member.refresh()
-        clock.now += RECALL_HURRIED_S
+        clock.now += RECALL_URGENT_S
         await member.refresh()
         assert member.facts().card.leases == () and not member.lends
         assert member.facts().card.why_less == "A game draws on cuda:1."

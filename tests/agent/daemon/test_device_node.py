@@ -12,14 +12,14 @@ from molink.control.messages.payloads import (
     ShadowOrder,
     WeightsSource,
 )
-from molink.control.versions import UNTOLD
+from molink.control.versions import PROTOCOL_IF_UNSTATED
 from molink.errors import JoinRefusedError
 from molink.wire.protocol import PROTOCOL_VERSION
 from molink_agent.daemon import device_node
 from molink_agent.daemon.device_node import (
     ABANDONED_S,
-    RECLAIM_HURRIED_S,
     RECLAIM_S,
+    RECLAIM_URGENT_S,
     UNCLAIMED_S,
     AbandonedDeadline,
     ReclaimDeadline,
@@ -65,9 +65,9 @@ def test_without_a_coordinator_nobody_is_waited_for():
 
 def test_who_plays_does_not_wait_for_a_ring():
     deadline = ReclaimDeadline()
-    assert not deadline.is_due(0.0, wanted=True, alone=False, hurries=True)
-    assert deadline.is_due(RECLAIM_HURRIED_S + 1, wanted=True, alone=False, hurries=True)
-    assert not deadline.is_due(RECLAIM_HURRIED_S + 1, wanted=True, alone=False)
+    assert not deadline.is_due(0.0, wanted=True, alone=False, is_urgent=True)
+    assert deadline.is_due(RECLAIM_URGENT_S + 1, wanted=True, alone=False, is_urgent=True)
+    assert not deadline.is_due(RECLAIM_URGENT_S + 1, wanted=True, alone=False)
 
 
 def test_an_idle_stage_without_a_coordinator_is_ended_after_ten_minutes():
@@ -113,7 +113,7 @@ async def test_the_coordinator_is_asked_anew_once_its_broker_is_long_gone(tmp_pa
     monkeypatch.setattr(device_node, "ASK_ANEW_S", 0.0)
     monkeypatch.setattr(device_node, "LOOK_S", 0.0)
     node = agent_with_two_nodes(tmp_path).first
-    monkeypatch.setattr(type(node), "_be_a_member", _for_ever)
+    monkeypatch.setattr(type(node), "_run_membership", _for_ever)
 
     async def again(self):
         return "another broker"
@@ -150,7 +150,7 @@ def test_a_stage_is_let_go_that_nobody_claims():
     ("speaks", "where"),
     [
         ((PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 2), "on that PC"),
-        ((UNTOLD, UNTOLD), "on the coordinator's machine"),
+        ((PROTOCOL_IF_UNSTATED, PROTOCOL_IF_UNSTATED), "on the coordinator's machine"),
     ],
 )
 async def test_an_owner_reads_who_is_to_update_and_nothing_is_computed(tmp_path, speaks, where):

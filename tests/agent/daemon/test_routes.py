@@ -18,15 +18,14 @@ from molink.transport.relay.server import RelayServer
 from molink_agent.daemon import routes as routes_module
 from molink_agent.daemon.routes import (
     ListenAddress,
-    LocalPorts,
     RelayedRoutes,
-    SharedUplink,
     _Route,
     keeper_of,
 )
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
+from molink_agent.network.shared_line import LocalPorts, SharedUplink
 from molink_scheduler.head.settings import RingTerms
 from tests.coordinator.examples import WORK
 from tests.transport.relay.nodes import (

@@ -73,10 +73,10 @@ def test_a_pause_without_end_names_the_way_out():
 def test_a_game_pauses_at_once_unless_its_owner_does_not_mind():
     answer = verdict(OwnerLimits(), UseFacts(game="A program fills the screen."), NOON)
     assert (answer.allowed, answer.reason) == (False, "A program fills the screen.")
-    assert answer.hurries and answer.until is None
+    assert answer.is_urgent and answer.until is None
     assert verdict(OwnerLimits(pause_on_game=False), UseFacts(game="A game."), NOON).allowed
     battery = verdict(OwnerLimits(), UseFacts(on_battery=True), NOON)
-    assert not battery.hurries
+    assert not battery.is_urgent
 
 
 def test_two_hindrances_end_with_the_later():

@@ -13,7 +13,7 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import PAUSED_FILE
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.page.server import PAGE_FILE, TOKEN_HEADER, PagePlace, page_served
-from molink_agent.thanks.told import Rank, Thanks
+from molink_agent.thanks.fetched import Rank, Thanks
 from tests.agent.test_status_text import status
 
 STATUS = status(name="anna", limits_problem="", shortage="")

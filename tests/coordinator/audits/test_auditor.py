@@ -59,10 +59,10 @@ def computing(w, liars, silent, mute, salts):
     """What answers audits in the place of `FakeClient.generate`, which answers users."""
     of_users = FakeClient.generate
 
-    async def generate(self, request, output=(), patience=1.0):
+    async def generate(self, request, output=(), stall_factor=1.0):
         if request.sampling.prompt_logprobs is None:
             request.timeline.numbered(1)
-            async for event in of_users(self, request, output, patience):
+            async for event in of_users(self, request, output, stall_factor):
                 yield event
             return
         salts.append(request.cache_salt)

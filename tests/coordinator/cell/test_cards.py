@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.coordinator.cell.pcs_told import LOST_AFTER_S
+from molink.coordinator.cell.lender_reports import LOST_AFTER_S
 from molink.coordinator.cell.values import Grant
 from tests.coordinator.cell.fake_pcs import ANNA, BEN, CARL, MB, WIFI, WIRE, FakePc, World
 

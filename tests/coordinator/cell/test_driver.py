@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from molink.coordinator.cell.driver import UNCLAIMED_S
-from molink.coordinator.cell.pcs_told import LOST_AFTER_S
+from molink.coordinator.cell.lender_reports import LOST_AFTER_S
 from molink.coordinator.cell.values import Grant
 from molink_scheduler.cell.ledger import STEADY_S
 from tests.coordinator.cell.fake_pcs import (

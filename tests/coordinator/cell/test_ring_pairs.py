@@ -12,7 +12,7 @@ from molink.coordinator.cell.pairs import pair_of
 from molink.coordinator.cell.ring_pairs import AGAIN_S, RingPairs
 from molink.coordinator.nodes.node import Node
 from molink.coordinator.reports.cluster_report import NO_HEALTH
-from molink.coordinator.requests.hand_over import RingRoles
+from molink.coordinator.requests.prefill_rings import RingRoles
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.stage_protocol.health import PairHealth
 from molink.stage_protocol.messages import StageLoaded

@@ -288,14 +288,14 @@ async def test_a_ring_that_ends_gives_back_what_it_was_given(ring):
 
 async def test_room_may_come_as_long_as_the_operator_lets_somebody_lend_it(ring):
     cluster, anna, ben = ring
-    assert not cluster.lending.may_come(cluster.serving), "nobody is named"
+    assert not cluster.lending.may_lend(cluster.serving), "nobody is named"
     await cluster.orders.confirm(anna, ben, "k1")
-    assert cluster.lending.may_come(cluster.serving)
+    assert cluster.lending.may_lend(cluster.serving)
     await cluster.orders.forget(anna, ben, "k1")
-    assert not cluster.lending.may_come(cluster.serving)
+    assert not cluster.lending.may_lend(cluster.serving)
     cluster.serving.clear()
     cluster.serves(anna, kv_host_tokens=100)
-    assert cluster.lending.may_come(cluster.serving), "its own PC's lender is started anew"
+    assert cluster.lending.may_lend(cluster.serving), "its own PC's lender is started anew"
 
 
 async def test_wifi_that_falls_out_each_minute_neither_lends_nor_has_rings_begin_anew(ring):

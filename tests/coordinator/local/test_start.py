@@ -72,7 +72,7 @@ class FakeLinks:
     async def connect(self, address):
         self.connected.append(address)
 
-    async def go_on(self, epoch, address):
+    async def begin_epoch(self, epoch, address):
         self.connected.append(address)
 
     def send(self, message):

@@ -53,7 +53,7 @@ def no_pause(monkeypatch):
 async def told_all(access):
     running = asyncio.create_task(access.run())
     async with asyncio.timeout(5):
-        while access.untold_count:  # noqa: ASYNC110
+        while access.pending_count:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert not running.done()
     running.cancel()

@@ -387,7 +387,7 @@ async def test_one_member_s_flood_costs_the_others_nothing(mbps):
     assert flood.lost == {"evil"}
     evil = flood.world.book.node("evil")
     assert "far more" in evil.suspended and not evil.is_here
-    assert flood.world.hub.access._untold == {"evil": None}
+    assert flood.world.hub.access._pending == {"evil": None}
 
 
 async def test_who_has_rested_is_let_in_again_and_heard():
@@ -395,7 +395,7 @@ async def test_who_has_rested_is_let_in_again_and_heard():
     flood.run(200)
     flood.now, flood.mbps = flood.now + 61.0, 0.0
     flood.tick()
-    assert flood.world.hub.access._untold == {"evil": "password"}
+    assert flood.world.hub.access._pending == {"evil": "password"}
     flood.say("evil", PRESENCE, HERE)
     flood.run(1)
     assert flood.world.book.node("evil").is_here

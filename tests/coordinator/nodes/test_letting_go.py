@@ -57,7 +57,7 @@ def test_who_comes_back_serves_again(registry, going):
 @pytest.mark.parametrize("was_drained", [False, True])
 def test_who_is_taken_back_before_its_ring_has_let_it_goes_on(registry, going, was_drained):
     node = going.book.nodes["a" * 16]
-    going.book.hold(node, is_held=was_drained)
+    going.book.set_drained(node, is_drained=was_drained)
     node.assignment = Assignment.model_construct(command=SimpleNamespace(work=object()))
     set_moved(registry, [node.pc])
     going.look()
@@ -65,6 +65,6 @@ def test_who_is_taken_back_before_its_ring_has_let_it_goes_on(registry, going, w
     going.look()
     assert node.drained == was_drained and not going.out
     assert going.book.drained == ({node.node_id} if was_drained else set())
-    going.book.hold(node, is_held=True)
+    going.book.set_drained(node, is_drained=True)
     going.look()
     assert node.drained, "a later order of the operator's"

@@ -68,7 +68,7 @@ def test_a_node_says_who_keeps_it_out():
     assert node.kept_out_reason == ""
     book.take("n", NodeWish(wish="pause", reason="Its owner plays."), 0.0)
     assert node.kept_out_reason == "Its owner plays."
-    book.hold(node, is_held=True)
+    book.set_drained(node, is_drained=True)
     assert node.kept_out_reason == "The operator has asked this PC to pause."
 
 

@@ -12,7 +12,7 @@ from molink.control.messages.payloads import (
 )
 from molink.control.messages.topics import PRESENCE
 from molink.control.messages.topics import PROFILE as PROFILE_TOPIC
-from molink.control.versions import UNTOLD, own_protocols
+from molink.control.versions import PROTOCOL_IF_UNSTATED, own_protocols
 from molink.coordinator.nodes.newcomers import UP_TO_DATE
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.reports.node_reports import nodes_report
@@ -21,11 +21,13 @@ from tests.control.assignments import loading
 from tests.coordinator.examples import HERE, PROFILE, WORK
 from tests.coordinator.nodes.test_hub import world
 
-OLD = HERE.model_copy(update={"protocol": UNTOLD})
+OLD = HERE.model_copy(update={"protocol": PROTOCOL_IF_UNSTATED})
 
 WORDS = st.one_of(
     st.tuples(
-        st.just("presence"), st.integers(UNTOLD - 1, PROTOCOL_VERSION + 1), st.booleans()
+        st.just("presence"),
+        st.integers(PROTOCOL_IF_UNSTATED - 1, PROTOCOL_VERSION + 1),
+        st.booleans(),
     ).map(lambda one: HERE.model_copy(update={"protocol": one[1], "online": one[2]})),
     st.sampled_from([NodeWish(wish=wish) for wish in ("serve", "pause", "leave")]),
     st.just(PROFILE),
@@ -54,7 +56,7 @@ def test_the_operator_reads_why_and_which_version_it_is():
         book.take("n", message, 0.0)
     (entry,) = nodes_report([book.node("n")], {"n": "It rests for 60 s: lost."}, {}, {})
     assert entry.state == "outdated" and "update MoLink on that PC" in entry.reason
-    assert (entry.version, entry.protocol) == ("1", UNTOLD)
+    assert (entry.version, entry.protocol) == ("1", PROTOCOL_IF_UNSTATED)
 
 
 async def test_it_is_told_to_update_and_told_otherwise_once_it_has():

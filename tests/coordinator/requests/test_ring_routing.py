@@ -44,7 +44,7 @@ class Rings(AsyncExitStack):
         for number in range(self.count):
             serving = await self.enter_async_context(Serving())
             serving.client.whole_card = CARD
-            serving.client.prospects.pace = PaceEstimator(PACE)
+            serving.client.forecaster.pace = PaceEstimator(PACE)
             serving.stages.clear()  # Nobody asks for their layers.
             self.rings.append(serving)
             self.service.add(ServingRing(number, serving.client, 1.0))
@@ -112,7 +112,7 @@ async def test_who_comes_meanwhile_waits_for_the_same_beginning():
         assert await rings.ask(prompt(2, 0, tokens=640)) == 1
         assert await rings.ask(prompt(1, 2)) == 0
         newcomer = GenerationRequest((3,) * 400, SamplingParams(1))
-        assert rings.rings[0].client.met_by(newcomer, 1.0).waiting_tokens == 330 + 10
+        assert rings.rings[0].client.state_for(newcomer, 1.0).waiting_tokens == 330 + 10
 
 
 async def test_a_session_stays_on_its_ring_though_its_requests_begin_apart():
@@ -124,7 +124,7 @@ async def test_a_session_stays_on_its_ring_though_its_requests_begin_apart():
             for one in range(2):
                 if rings.rings[one].client.outstanding_tokens:
                     await rings.answer(one)
-                rings.rings[one].client.prospects.pace = PaceEstimator(PACE)
+                rings.rings[one].client.forecaster.pace = PaceEstimator(PACE)
             asked = prompt(prompt_token, 0)
             assert await rings.ask(asked, session="chat", key_id=key_id) == ring
 
@@ -142,7 +142,7 @@ async def test_what_is_wished_for_is_asked_of_the_ring_and_told():
         await rings.ask(prompt(1, 0), wishes=wishes, timeline=timeline)
         assert rings.rings[0].links.sent[-1].request.wishes == wishes
         assert timeline.attempts[-1].wishes == wishes
-        mirror = rings.rings[0].client.prospects.mirror
+        mirror = rings.rings[0].client.forecaster.mirror
         await rings.answer(0)
         await rings.ask(prompt(2, 0))
         await rings.answer(0)
@@ -169,7 +169,7 @@ async def test_a_ring_that_had_less_cached_than_thought_is_thought_to_have_less(
         for one in (9, 1):
             await rings.ask(prompt(one, 0))
             await rings.answer(0)
-        mirror = rings.rings[0].client.prospects.mirror
+        mirror = rings.rings[0].client.forecaster.mirror
         assert mirror.cached_tokens("", token_bytes(prompt(9, 5))) == 320
         await rings.ask(prompt(1, 5))
         await rings.answer(0, cached_tokens=0)
@@ -184,7 +184,7 @@ async def test_what_a_ring_has_below_its_devices_memory_counts_as_cached(monkeyp
         for one in (1, 2):
             await rings.ask(prompt(one, 0))
             await rings.answer(0)
-        mirror = rings.rings[0].client.prospects.mirror
+        mirror = rings.rings[0].client.forecaster.mirror
         assert mirror.cached_tokens("", token_bytes(prompt(1, 5))) == 320
         assert mirror.blocks_max == 10 + 20 + 10
 
@@ -194,11 +194,11 @@ async def test_a_ring_that_lost_a_stage_has_nothing_cached():
         await rings.ask(prompt(1, 0))
         await rings.answer(0)
         client = rings.rings[0].client
-        assert client.prospects.mirror.tree.blocks
+        assert client.forecaster.mirror.tree.blocks
         client.pause()
         ring = SimpleNamespace(stages=[FakeStage("anna")], terms=client.ring.terms, epoch=2)
-        client.go_on(ring, going_on(), "a stage was lost")
-        assert not client.prospects.mirror.tree.blocks
+        client.resume(ring, going_on(), "a stage was lost")
+        assert not client.forecaster.mirror.tree.blocks
 
 
 async def test_by_load_nothing_counts_that_is_cached():
@@ -258,7 +258,7 @@ async def test_no_forecast_is_rounded_to_what_was_wanted(targets, told):
 
 async def test_nobody_is_refused_by_a_pace_that_nobody_knows():
     async with Rings(1, Intake(targets=Targets(ttft_s=0.001))) as rings:
-        rings.rings[0].client.prospects.pace = PaceEstimator()
+        rings.rings[0].client.forecaster.pace = PaceEstimator()
         assert await rings.ask(prompt(1, 0)) == 0
 
 
@@ -283,7 +283,7 @@ def stutter(estimator: PaceEstimator) -> None:
 
 async def test_who_would_meet_long_gaps_is_refused_with_their_length():
     async with Rings(1, Intake(targets=Targets(tpot_s=0.1, tbt_s=0.12))) as rings:
-        stutter(rings.rings[0].client.prospects.pace)
+        stutter(rings.rings[0].client.forecaster.pace)
         with pytest.raises(OverloadedError, match=r"99 % of gaps between tokens within 3\d\d"):
             await rings.ask(prompt(1, 0))
         assert await rings.ask(prompt(1, 0), targets=Targets(tbt_s=0.5)) == 0
@@ -296,12 +296,12 @@ async def test_who_would_meet_long_gaps_is_refused_with_their_length():
 async def test_who_would_wait_for_lenders_at_each_token_goes_elsewhere_or_is_refused():
     """The first ring holds 50 tokens itself, and a step waits 60 ms for what lies at its lender."""
     async with Rings(2) as rings:
-        prospects = rings.rings[0].client.prospects
-        prospects.lends((LentStage(50, 0.06),), ())
+        forecaster = rings.rings[0].client.forecaster
+        forecaster.lenders_changed((LentStage(50, 0.06),), ())
         wanted = Targets(tpot_s=0.1)
         assert await rings.ask(prompt(1, 0, tokens=80), targets=wanted) == 1
         assert await rings.ask(prompt(2, 0, tokens=8), targets=wanted) == 0
-        rings.rings[1].client.prospects.lends((LentStage(50, 0.06),), ())
+        rings.rings[1].client.forecaster.lenders_changed((LentStage(50, 0.06),), ())
         with pytest.raises(
             OverloadedError, match=r"tokens every 11\d\.\d ms, and wanted at most 100"
         ):
@@ -313,27 +313,27 @@ async def test_a_prompt_whose_keys_lie_at_lenders_is_promised_its_first_token_la
     lent = (LentStage(50, 0.0, 1e-3),)
     async with Rings(2) as rings:
         for ring in rings.rings:
-            ring.client.prospects.lends(lent, ())
+            ring.client.forecaster.lenders_changed(lent, ())
         wanted = Targets(ttft_s=1.2)
         with pytest.raises(OverloadedError, match=r"first token\D* 1\.8 s"):
             await rings.ask(prompt(1, 0, tokens=80), targets=wanted)
         assert await rings.ask(prompt(2, 0, tokens=40), targets=wanted) == 0
-        rings.rings[1].client.prospects.lends((), ())
+        rings.rings[1].client.forecaster.lenders_changed((), ())
         assert await rings.ask(prompt(3, 0, tokens=80), targets=wanted) == 1
 
 
 async def test_the_pace_that_is_learned_leaves_out_what_lenders_take():
     async with Rings(1) as rings:
-        prospects = rings.rings[0].client.prospects
+        forecaster = rings.rings[0].client.forecaster
         live = SimpleNamespace(
             has_token=True, held_tokens=80, moved_at=0.0, begin=lambda line, now: None
         )
         for turn in range(400):
-            prospects.lends((LentStage(50, 0.06),), [live])
-            prospects.round_came(live, 1, 1, 0.11 * (turn + 1))
+            forecaster.lenders_changed((LentStage(50, 0.06),), [live])
+            forecaster.round_came(live, 1, 1, 0.11 * (turn + 1))
         pace = pace_report(rings.rings[0].client)
-    assert prospects.pace.waits_s == 0.06
-    assert prospects.pace.pace.tpot_alone_s == pytest.approx(0.05, rel=0.01)
+    assert forecaster.pace.waits_s == 0.06
+    assert forecaster.pace.pace.tpot_alone_s == pytest.approx(0.05, rel=0.01)
     assert pace.tpot_s == pytest.approx(0.11, rel=0.01), "users get the whole"
 
 
@@ -350,7 +350,7 @@ async def test_targets_that_refuse_everybody_are_trouble(targets, says):
     async with Rings(2, Intake(targets=targets)) as rings:
         told = rings.service.intake.trouble(rings.service.rings)
         assert says in told and bool(told) == bool(says)
-        rings.rings[0].client.prospects.pace = PaceEstimator()
+        rings.rings[0].client.forecaster.pace = PaceEstimator()
         assert not rings.service.intake.trouble(rings.service.rings), "one is not known"
 
 

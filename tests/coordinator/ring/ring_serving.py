@@ -97,21 +97,21 @@ class Serving:
         self,
         max_tokens: int = 2,
         output: tuple[int, ...] = (),
-        patience: float = 1.0,
+        stall_factor: float = 1.0,
         **sampling: object,
     ) -> "asyncio.Task[list[int]]":
         params = SamplingParams(max_tokens=max_tokens, **sampling)
-        return asyncio.create_task(self._answer(params, output, patience))
+        return asyncio.create_task(self._answer(params, output, stall_factor))
 
     async def _answer(
-        self, sampling: SamplingParams, output: tuple[int, ...], patience: float
+        self, sampling: SamplingParams, output: tuple[int, ...], stall_factor: float
     ) -> list[int]:
-        return await self.drain(GenerationRequest((1, 2), sampling), output, patience)
+        return await self.drain(GenerationRequest((1, 2), sampling), output, stall_factor)
 
     async def drain(
-        self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
+        self, request: GenerationRequest, output: tuple[int, ...] = (), stall_factor: float = 1.0
     ) -> list[int]:
-        events = self.client.generate(request, output, patience)
+        events = self.client.generate(request, output, stall_factor)
         return [one async for event in events for one in event.token_ids]
 
     async def submitted(self, count: int = 1) -> int:

@@ -114,11 +114,11 @@ async def test_a_cache_that_is_cleared_while_its_ring_is_paused_is_cleared_when_
         await s.submitted()
         s.client.pause()
         s.client.clear_cache()
-        s.client.go_on(s.client.ring, going_on(), "lost")
+        s.client.resume(s.client.ring, going_on(), "lost")
         kinds = [type(one) for one in s.links.sent]
         assert kinds[-2:] == [Submit, ClearCache] and kinds.count(ClearCache) == 1
         s.client.pause()
-        s.client.go_on(s.client.ring, going_on(), "lost")
+        s.client.resume(s.client.ring, going_on(), "lost")
         assert [type(one) for one in s.links.sent].count(ClearCache) == 1
         answer.cancel()
 
@@ -230,15 +230,15 @@ async def test_tokens_of_rings_before_count():
             await answer
 
 
-@pytest.mark.parametrize("patience", [1.0, 4.0])
+@pytest.mark.parametrize("stall_factor", [1.0, 4.0])
 @pytest.mark.parametrize("tokens, within_s", [(0, FIRST_TOKEN_WITHIN_S), (1, TOKEN_WITHIN_S)])
 async def test_a_request_left_lying_keeps_its_place_until_another_ring_is_there(
-    monkeypatch, tokens, within_s, patience
+    monkeypatch, tokens, within_s, stall_factor
 ):
     """A single ring's queue may be hours long; cancelled, its requests would go to its end."""
     monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: 0.0))
     async with Serving() as s:
-        answer = s.ask(patience=patience)
+        answer = s.ask(stall_factor=stall_factor)
         request_id = await s.submitted()
         for _ in range(tokens):
             s.links.tell(TokenSample(request_id, 7))
@@ -248,19 +248,19 @@ async def test_a_request_left_lying_keeps_its_place_until_another_ring_is_there(
         s.client.give_up_stalled(
             100 * within_s, lambda tokens: asked.append(tokens) or False, UNHEARD
         )
-        s.client.give_up_stalled(patience * within_s, lambda tokens: True, UNHEARD)
+        s.client.give_up_stalled(stall_factor * within_s, lambda tokens: True, UNHEARD)
         await asyncio.sleep(0)
         assert asked == [4]
         assert not answer.done()
-        s.client.give_up_stalled(patience * within_s + 0.1, lambda tokens: True, UNHEARD)
+        s.client.give_up_stalled(stall_factor * within_s + 0.1, lambda tokens: True, UNHEARD)
         with pytest.raises(RequestStalledError):
             await answer
         assert s.links.sent[-1] == Cancel(request_id)
 
 
-@pytest.mark.parametrize(("may_move", "error"), [(True, RequestStalledError), (False, RingError)])
+@pytest.mark.parametrize(("has_other", "error"), [(True, RequestStalledError), (False, RingError)])
 async def test_a_request_that_the_head_lets_lie_has_an_answer_or_an_error_in_a_minute(
-    monkeypatch, may_move, error
+    monkeypatch, has_other, error
 ):
     """One ring or several; its others have tokens all the time. In virtual time."""
     times = SimpleNamespace(now=0.0)
@@ -278,14 +278,14 @@ async def test_a_request_that_the_head_lets_lie_has_an_answer_or_an_error_in_a_m
             while s.client.tokens_sent <= second:  # noqa: ASYNC110 - it happens by itself
                 await asyncio.sleep(0)
             tail = StageProgress(reports=second, rows_out=second)
-            s.client.give_up_stalled(times.now, lambda tokens: may_move, tail)
+            s.client.give_up_stalled(times.now, lambda tokens: has_other, tail)
             await asyncio.sleep(0)
             if lying.done():
                 break
         with pytest.raises(error) as raised:
             await lying
         assert type(raised.value) is error and s.links.sent[-1] == Cancel(request_id)
-        assert s.client.prospects.watch.lying == 1 and not served.done()
+        assert s.client.forecaster.watch.starved_count == 1 and not served.done()
         served.cancel()
 
 

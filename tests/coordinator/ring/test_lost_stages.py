@@ -29,7 +29,7 @@ async def test_a_request_without_a_token_since_the_last_loss_is_computed_anew():
         s.links.tell(TokenSample(request_id, 7))
         await until(lambda: s.client.tokens_sent == 1)
         s.client.pause()
-        s.client.go_on(next_ring(s), going_on(dict(s.client.to_resume())), "lost")
+        s.client.resume(next_ring(s), going_on(dict(s.client.to_resume())), "lost")
         s.client.pause()
         assert s.client.to_resume() == ()
 
@@ -57,7 +57,7 @@ async def test_what_all_stages_have_cached_is_kept_unless_it_is_to_be_cleared():
             if is_cleared:
                 s.client.clear_cache()
             s.links.sent.clear()
-            s.client.go_on(next_ring(s), replace(going_on(), cached=here), "lost")
+            s.client.resume(next_ring(s), replace(going_on(), cached=here), "lost")
             assert s.links.sent[0] == ChangeCache(kept)
 
 
@@ -66,10 +66,10 @@ async def test_a_request_that_has_met_too_many_losses_fails():
         answer, _ = await asked(s)
         for _ in range(ring_client.LOSSES_MAX):
             s.client.pause()
-            s.client.go_on(next_ring(s), going_on(), "lost")
+            s.client.resume(next_ring(s), going_on(), "lost")
         assert not answer.done()
         s.client.pause()
-        s.client.go_on(next_ring(s), going_on(), "lost")
+        s.client.resume(next_ring(s), going_on(), "lost")
         with pytest.raises(StageError, match="losses of a stage"):
             await answer
         assert not s.client.outstanding_tokens
@@ -85,7 +85,7 @@ async def test_a_request_goes_on_under_its_number_from_the_tokens_that_came():
         assert listed == {request_id: 2}, "two of the prompt; the drawn token is not computed yet"
         assert (s.client.served().held_tokens, s.client.served().interrupted) == (2, 0)
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), going_on(listed), "lost")
+        s.client.resume(next_ring(s), going_on(listed), "lost")
         assert (s.client.served().held_tokens, s.client.served().interrupted) == (0, 1)
         _, again = s.links.sent
         assert isinstance(s.links.sent[0], SetCodec)
@@ -101,7 +101,7 @@ async def test_what_a_stage_misses_is_computed_anew():
         await until(lambda: s.client.tokens_sent == 1)
         s.client.pause()
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), going_on({request_id}, {request_id}), "lost")
+        s.client.resume(next_ring(s), going_on({request_id}, {request_id}), "lost")
         _, cancelled, again = s.links.sent
         assert cancelled == Cancel(request_id) and again.request.request_id > request_id
         assert again.request.output == (7,) and not s.client.to_resume()
@@ -120,7 +120,7 @@ async def test_who_goes_away_or_comes_during_a_loss_is_told_afterwards():
         new = s.ask(max_tokens=1)
         await until(lambda: s.client.outstanding_tokens == 3)
         assert not s.links.sent
-        s.client.go_on(next_ring(s), going_on({gone_id}), "lost")
+        s.client.resume(next_ring(s), going_on({gone_id}), "lost")
         _, cancelled, submitted = s.links.sent
         assert cancelled == Cancel(gone_id)
         s.links.tell(TokenSample(submitted.request.request_id, 5, LENGTH))
@@ -140,7 +140,7 @@ async def test_a_request_that_is_cut_is_computed_anew_when_a_stage_is_lost():
         await until(lambda: s.client.tokens_sent == 1)
         assert s.client.to_resume() == ()
         s.client.pause()
-        s.client.go_on(next_ring(s), going_on(), "lost")
+        s.client.resume(next_ring(s), going_on(), "lost")
         again = s.links.sent[-1].request
         assert again.request_id != request_id and again.output == (7,)
         assert again.sampling.kv_budget == 0.7 and again.prompt_tokens == 50
@@ -166,7 +166,9 @@ async def test_a_ring_to_which_a_lender_comes_gives_up_what_is_cut():
         await s.submitted(2)
         s.client.pause()
         grown = SimpleNamespace(ring=RingTerms(64, requests_max=8))
-        s.client.go_on(SimpleNamespace(**vars(next_ring(s)) | {"terms": grown}), going_on(), "room")
+        s.client.resume(
+            SimpleNamespace(**vars(next_ring(s)) | {"terms": grown}), going_on(), "room"
+        )
         with pytest.raises(InvalidRequestError, match="leave 'kv_budget' out"):
             await cut
         assert not whole.done() and s.client.requests_live == 1

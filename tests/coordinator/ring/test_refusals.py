@@ -18,7 +18,7 @@ from molink.errors import (
     RowsRefusedError,
 )
 from molink.serving.service import GenerationRequest
-from molink.transport.link.thread import ProcessLinks
+from molink.transport.link.process_links import ProcessLinks
 from molink.wire.frames import (
     Cancel,
     FinishReason,

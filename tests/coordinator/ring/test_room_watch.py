@@ -30,26 +30,26 @@ def nowhere(tokens: int) -> bool:
 
 async def test_the_head_counts_with_the_least_that_any_stage_offers():
     async with Serving() as s:
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
         assert s.links.sent == [], "all offer what they have loaded, which the head knows"
         s.stages[1].offer = Offer(1, 2)
         for _ in range(2):
-            s.client.take_room(nowhere)
+            s.client.update_capacity(nowhere)
         assert s.links.sent == [SetCapacity(RingCapacity(2, (0, 1)))]
         s.stages[0].offer, s.stages[1].offer = Offer(4, 3), Offer(2, 9)
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
         assert s.links.sent[1:] == [SetCapacity(RingCapacity(3, (4, 2)))]
 
 
 async def test_in_the_next_epoch_the_head_hears_of_it_before_anything_is_asked_of_it():
     async with Serving() as s:
         s.stages[1].offer = Offer(1, 2)
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
         s.client.pause()
         s.stages[1].offer = Offer(2, 1)
-        s.client.take_room(nowhere)
-        s.client.go_on(next_ring(s), going_on(), "lost")
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
+        s.client.resume(next_ring(s), going_on(), "lost")
+        s.client.update_capacity(nowhere)
         assert s.links.sent[1:] == [SetCapacity(RingCapacity(1, (0, 2))), SetCodec("raw")]
 
 
@@ -89,20 +89,20 @@ async def test_who_waits_for_room_is_told_so_with_both_figures():
         live.timeline = timeline = RequestTimeline("m", 2, 50)
         s.stages[0].offer = Offer(1, 2)
         s.stages[0].health = replace(REPORT, without_room=(request_id,))
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
         assert timeline.report(0.0).waits_for == (
             "It may grow to 51 tokens, and its ring has room for 32 of 64 now: it waits until more "
             "is back."
         )
         lent = replace(s.client.ring.terms.ring, requests_max=4)
         s.client.ring.terms = SimpleNamespace(ring=lent)
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
         assert timeline.report(0.0).waits_for == (
             "It may grow to 51 tokens, and its ring has room for 32 of 64 now: it waits for a "
             "lender with room for 19 tokens more of anna, 1.9e-05 GB."
         )
         s.stages[0].health = REPORT
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
         assert timeline.report(0.0).waits_for == ""
 
 
@@ -117,7 +117,7 @@ async def lacking_room(s: Serving, max_tokens: int = 50):
 async def test_what_is_too_long_is_refused_at_once_where_nobody_may_lend():
     async with Serving() as s:
         answer, request_id = await lacking_room(s)
-        s.client.take_room(nowhere, may_come=False)
+        s.client.update_capacity(nowhere, may_grow=False)
         with pytest.raises(InvalidRequestError, match=r"50 exceed the model.s 32: .* 32"):
             await answer
         assert s.links.sent[-1] == Cancel(request_id)
@@ -125,7 +125,7 @@ async def test_what_is_too_long_is_refused_at_once_where_nobody_may_lend():
             await s.ask(max_tokens=31)
         kept = s.ask(max_tokens=30)
         await s.submitted(len(s.links.sent) + 1)
-        s.client.take_room(nowhere, may_come=False)
+        s.client.update_capacity(nowhere, may_grow=False)
         assert not kept.done() and s.client.card.model_len_max == 32
 
 
@@ -135,10 +135,10 @@ async def test_what_is_too_long_waits_for_a_lender_for_some_minutes(monkeypatch)
     async with Serving() as s:
         answer, _ = await lacking_room(s)
         for times.now in (0.0, 100.0, BACK_WITHIN_S - 0.1):
-            s.client.take_room(nowhere)
+            s.client.update_capacity(nowhere)
             assert s.client.card.model_len_max == 64 and not answer.done()
         times.now = BACK_WITHIN_S
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
         with pytest.raises(InvalidRequestError, match="32"):
             await answer
 
@@ -148,15 +148,15 @@ async def test_what_has_come_back_is_let_in_again_and_waited_for_again(monkeypat
     monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: times.now))
     async with Serving() as s:
         s.stages[0].offer = Offer(1, 2)
-        s.client.take_room(nowhere, may_come=False)
+        s.client.update_capacity(nowhere, may_grow=False)
         assert s.client.card.model_len_max == 32
         s.stages[0].offer = Offer(2, 4)
-        s.client.take_room(nowhere, may_come=False)
+        s.client.update_capacity(nowhere, may_grow=False)
         assert s.client.card.model_len_max == 64
         times.now = 1000.0
         answer, _ = await lacking_room(s)
         s.stages[0].offer = Offer(3, 3)
-        s.client.take_room(nowhere)
+        s.client.update_capacity(nowhere)
         assert not answer.done() and s.client.card.model_len_max == 64
 
 
@@ -164,7 +164,7 @@ async def test_what_is_too_long_goes_on_in_another_ring_that_holds_it():
     async with Serving() as s:
         answer, _ = await lacking_room(s)
         moved = []
-        s.client.take_room(lambda tokens: not moved.append(tokens), may_come=False)
+        s.client.update_capacity(lambda tokens: not moved.append(tokens), may_grow=False)
         with pytest.raises(RequestStalledError):
             await answer
         assert moved == [52]

@@ -117,7 +117,7 @@ async def test_a_lost_stage_does_not_bring_him_back():
         s.client.pause()
         assert s.client.to_resume() == ()
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), going_on(), "lost")
+        s.client.resume(next_ring(s), going_on(), "lost")
         assert not any(isinstance(one, Submit) for one in s.links.sent)
         await reader.events.aclose()
         await asyncio.wait_for(s.client.until_idle(), 1)
@@ -126,7 +126,7 @@ async def test_a_lost_stage_does_not_bring_him_back():
 async def test_he_counts_as_waiting_only_while_the_ring_computes_for_him():
     async with Serving() as s:
         reader = Reader(s, 1000)
-        line = s.client.prospects.line
+        line = s.client.forecaster.line
         request_id = await reader.asked()
         assert (line.waiting, line.running) == (0, 1)
         await told(s, request_id, UNREAD_EVENTS_MAX)

@@ -11,7 +11,7 @@ from molink.coordinator.services import RelayHere
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.serving.model_card import ModelCard
 from molink.tasks import cancel
-from molink.transport.link.thread import ProcessLinks
+from molink.transport.link.process_links import ProcessLinks
 from molink.transport.relay.protocol import COORDINATOR
 from molink.transport.relay.server import RelayServer
 from molink.wire.curve_keys import CurveKeys
@@ -101,7 +101,7 @@ async def test_the_next_epoch_leads_to_the_head_that_it_has():
         await cancel(watching)
         heads[0].links.close()
         watching = asyncio.create_task(endpoint.watch(heads[1].ring))
-        await endpoint.go_on(heads[1].ring)
+        await endpoint.begin_epoch(heads[1].ring)
         client.links.send(Cancel(3))
         async with asyncio.timeout(10):
             await heads[1].arrived.wait()

@@ -15,7 +15,7 @@ from molink.coordinator.upkeep import ring_progress, ring_supervisor
 from molink.coordinator.upkeep.ring_supervisor import RingState
 from molink.errors import RingError, RowsRefusedError, StageError
 from molink.stage_protocol.progress import StageProgress
-from molink_scheduler.routing.line_watch import LYING_MAX
+from molink_scheduler.routing.line_watch import STARVED_MAX
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.upkeep.world import CARD, HEALTH, REPORT, collect, request, world
 
@@ -262,13 +262,15 @@ async def test_a_request_that_its_ring_leaves_lying_moves_to_another(monkeypatch
         await w.until(lambda: len(w.serving) == 2)
         answer = asyncio.create_task(collect(w.service.generate(request(1))))
         await w.until(lambda: any(one.seen for one in w.clients))
-        lying, other = sorted(w.clients, key=lambda one: not one.seen)
-        lying.tokens.put_nowait(RequestStalledError("The ring has left the request lying."))
+        starved, other = sorted(w.clients, key=lambda one: not one.seen)
+        starved.tokens.put_nowait(RequestStalledError("The ring has left the request lying."))
         await w.until(lambda: other.seen)
         other.tokens.put_nowait(5)
         assert await answer == [5]
         assert len(w.serving) == 2, "the ring goes on with the others"
-        assert (lying.patience, other.patience) == (1.0, 2.0), "an honest ring may need longer"
+        assert (starved.stall_factor, other.stall_factor) == (1.0, 2.0), (
+            "an honest ring may need longer"
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -277,12 +279,12 @@ async def test_a_head_that_lets_requests_lie_makes_way_for_another(monkeypatch, 
     async with world(monkeypatch, size=size) as w:
         w.join("a", "b")
         await w.until(lambda: w.serving)
-        watch = w.clients[0].prospects.watch
-        watch._lied_at.extend([time.monotonic()] * (LYING_MAX - 1))
+        watch = w.clients[0].forecaster.watch
+        watch._starved_at.extend([time.monotonic()] * (STARVED_MAX - 1))
         for _ in range(20):
             await asyncio.sleep(0)
         assert w.clients[0].unready_reason is None
-        watch._lied_at.append(time.monotonic())
+        watch._starved_at.append(time.monotonic())
         w.join("c")
         await w.until(lambda: w.members() in ([["b", "c"]], [["b"], ["c"]]))
         assert "were left lying while others were served" in w.service.standbys["a"]
@@ -335,12 +337,12 @@ async def test_a_request_may_move_only_where_another_ring_can_take_it(monkeypatc
     monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
     async with world(monkeypatch, size=1) as w:
         w.join("a")
-        await w.until(lambda: len(w.serving) == 1 and w.clients[0].may_move)
-        may_move = w.clients[0].may_move
-        assert not may_move(CARD.model_len_max)
+        await w.until(lambda: len(w.serving) == 1 and w.clients[0].has_other)
+        has_other = w.clients[0].has_other
+        assert not has_other(CARD.model_len_max)
         w.join("b")
         await w.until(lambda: len(w.serving) == 2)
-        assert may_move(CARD.model_len_max)
-        assert not may_move(CARD.model_len_max + 1)
+        assert has_other(CARD.model_len_max)
+        assert not has_other(CARD.model_len_max + 1)
         w.clients[1].unready_reason = "The ring has ended."
-        assert not may_move(CARD.model_len_max)
+        assert not has_other(CARD.model_len_max)

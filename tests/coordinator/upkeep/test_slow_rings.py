@@ -87,8 +87,8 @@ async def minutes(w, liar, count, honest_s=0.1):
             names = [stage.node.node_id for stage in ring.stages]
             for name in names:
                 w.say(name, report(number))
-            client.prospects.gaps += GAPS_MIN
-            client.prospects.gaps_s += GAPS_MIN * (20 * honest_s if liar in names else honest_s)
+            client.forecaster.gaps += GAPS_MIN
+            client.forecaster.gaps_s += GAPS_MIN * (20 * honest_s if liar in names else honest_s)
         w.manager.step(time.monotonic())
         for _ in range(3):
             await asyncio.sleep(0)

@@ -82,7 +82,7 @@ def loads(w):
 async def test_stages_that_stand_go_on_with_what_they_hold(monkeypatch, left):
     async with started_again(monkeypatch, left) as w:
         (asked,) = w.unfinished
-        with_answer = w.manager.tasks.create_task(w.service.go_on(asked))
+        with_answer = w.manager.tasks.create_task(w.service.finish_earlier(asked))
         comes_back(w, ANNA)
         await w.until(lambda: "ran before this start" in w.service.progress)
         assert not w.told, "the other one may come back yet"

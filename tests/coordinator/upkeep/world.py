@@ -16,8 +16,8 @@ from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.reports.cluster_report import service_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.cache_use import CacheUse
+from molink.coordinator.ring.forecaster import RingForecaster
 from molink.coordinator.ring.live_sequence import Served
-from molink.coordinator.ring.prospects import RingProspects
 from molink.coordinator.ring.ring import JoinTerms
 from molink.coordinator.upkeep import manager as manager_module
 from molink.coordinator.upkeep import ring_health
@@ -134,8 +134,8 @@ class FakeClient:
     seen: list = field(default_factory=list)
     counts: Served = field(default_factory=lambda: Served(0, 0, 0, 0.0))
     tokens: asyncio.Queue = field(default_factory=asyncio.Queue)
-    may_move: object = None
-    patience: float = 0.0
+    has_other: object = None
+    stall_factor: float = 0.0
     codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     survives: bool = False
     """Whether it can wait for its ring to go on; else it ends with its first epoch."""
@@ -147,14 +147,14 @@ class FakeClient:
     """How often its cache was."""
     shed: list = field(default_factory=list)
     """Names of the PCs for whose memory requests were given up."""
-    prospects: RingProspects = field(default_factory=RingProspects)
+    forecaster: RingForecaster = field(default_factory=RingForecaster)
     cache_use: CacheUse = field(default_factory=CacheUse)
 
     def __post_init__(self):
         self.idle.set()
 
-    def met_by(self, request, tokens_per_s):
-        state = self.prospects.state(request, (), tokens_per_s)
+    def state_for(self, request, tokens_per_s):
+        state = self.forecaster.state(request, (), tokens_per_s)
         return replace(state, outstanding_tokens=self.outstanding_tokens)
 
     async def run(self):
@@ -181,9 +181,9 @@ class FakeClient:
         self.adopted.append(request)
         self.listed += ((request.log.before.place.request_id, request.log.before.held_tokens),)
 
-    def go_on(self, ring, going_on, reason):
+    def resume(self, ring, requests, reason):
         self.ring = ring
-        self.went_on.append((ring.epoch, going_on.listed, going_on.missing))
+        self.went_on.append((ring.epoch, requests.listed, requests.missing))
 
     async def choose_codec(self, wanted):
         pass
@@ -197,21 +197,21 @@ class FakeClient:
     def served(self):
         return self.counts
 
-    def take_room(self, may_move, *, may_come):
+    def update_capacity(self, has_other, *, may_grow):
         """All offer what they have loaded."""
 
     def note_prompts(self, head, now):
         pass
 
-    def give_up_stalled(self, now, may_move, tail):
-        self.may_move = may_move
+    def give_up_stalled(self, now, has_other, tail):
+        self.has_other = has_other
 
-    def shed_newest(self, may_move):
+    def shed_newest(self, has_other):
         self.shed.append(self.short_of_memory)
 
-    async def generate(self, request, output=(), patience=1.0):
+    async def generate(self, request, output=(), stall_factor=1.0):
         self.seen.append((request, output))
-        self.patience = patience
+        self.stall_factor = stall_factor
         self.idle.clear()
         try:
             while True:
@@ -256,7 +256,7 @@ class FakeEndpoint:
         self.world.clients.append(client)
         return client
 
-    async def go_on(self, ring):
+    async def begin_epoch(self, ring):
         pass
 
     def fitting(self, ring):

@@ -147,7 +147,7 @@ def test_as_a_gpu_computes_it_the_tokens_are_the_same(monkeypatch):
     random = Random(5)
     rows = [random_row(random, number, 5_000) for number in range(40)]
     wanted = tokens_of(rows)
-    monkeypatch.setitem(sampler.WORDS_AT_ONCE, "cpu", 2**22)
+    monkeypatch.setitem(sampler.LOGITS_AT_ONCE, "cpu", 2**22)
     monkeypatch.setattr(truncation, "SELECTS_ON", frozenset())
     assert tokens_of(rows) == wanted
 

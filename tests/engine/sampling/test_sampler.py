@@ -211,7 +211,7 @@ def test_drawn_tokens_join_the_history():
     words = [sample(logits, [sequence], [n])[0].token_id for n in range(3)]
     assert words == [0, 1, 2]
     assert sequence.output_tokens == 3
-    assert sequence.counts.words.tolist() == [0, 1, 2]
+    assert sequence.counts.token_ids.tolist() == [0, 1, 2]
     assert sequence.counts.counts.tolist() == [1, 1, 1]
 
 

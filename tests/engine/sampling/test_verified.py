@@ -66,7 +66,7 @@ def test_only_drafts_before_a_row_are_in_its_penalties():
     tokens, _ = drawn(history, (1, 2), logits)
     assert [word for word, _ in tokens] == [1, 2, 3]
     assert history.output_tokens == 4
-    assert dict(zip(history.counts.words, history.counts.counts, strict=True)) == {
+    assert dict(zip(history.counts.token_ids, history.counts.counts, strict=True)) == {
         3: 1,
         0: 1,
         1: 1,
@@ -78,7 +78,7 @@ def test_drafts_that_were_wrong_leave_nothing_behind():
     history = counting(frequency_penalty=1.0)
     tokens, _ = drawn(history, (2, 2, 2), [[0.0, 3.0, 2.0, 0.0]] * 4)
     assert [word for word, _ in tokens] == [1]
-    assert history.output_tokens == 2 and 2 not in history.counts.words
+    assert history.output_tokens == 2 and 2 not in history.counts.token_ids
 
 
 def test_min_tokens_counts_drafts_in_front_of_a_row():

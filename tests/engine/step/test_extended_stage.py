@@ -91,7 +91,7 @@ def test_layers_behind_are_fed_from_what_was_sent(ring, end):
     kept, held = ring.stages[0], ring.job.computed
     table = kept.kv.table(1)
     extended = ExtendedExecutor(kept, added, Extension(ring.sent.log, {}))
-    assert extended.go_on(ring.resume(), {1: held}, ring.left.log.has) == ()
+    assert extended.begin_epoch(ring.resume(), {1: held}, ring.left.log.has) == ()
     ring.stages[: 2 if end == 4 else 3] = [extended]
     ring.run(len(PROMPT) + TOKENS, kept=held)
     ring.assert_exact()
@@ -107,7 +107,7 @@ def test_layers_before_are_fed_from_the_tokens_and_for_themselves_alone(ring):
     (added,) = load_stages(ring.directory, (0, 2))
     held = ring.job.computed
     extended = ExtendedExecutor(added, ring.stages[1], Extension(None, {1: held}))
-    assert extended.go_on(ring.resume(held=()), {}, ring.left.log.has) == ()
+    assert extended.begin_epoch(ring.resume(held=()), {}, ring.left.log.has) == ()
     ring.stages[:2] = [extended]
     span, again = Span(1, 0, held, samples=False), replace(ring.job.admission(), kept_tokens=0)
     replayed = Batch(0, BatchClass.PREFILL, -1, (span,), (again,), replay=True)
@@ -123,9 +123,9 @@ def test_layers_behind_wait_while_layers_before_are_fed_for_themselves_alone(rin
     held, kept = ring.job.computed, ring.stages[1]
     (behind,), (before,) = (load_stages(ring.directory, cut) for cut in ((4, 6), (0, 2)))
     inner = ExtendedExecutor(kept, behind, Extension(ring.sent_by_second.log, {}))
-    assert inner.go_on(ring.resume(), {1: held}, ring.left.log.has) == ()
+    assert inner.begin_epoch(ring.resume(), {1: held}, ring.left.log.has) == ()
     whole = ExtendedExecutor(before, inner, Extension(None, {1: held}))
-    assert whole.go_on(ring.resume(held=()), {}, ring.left.log.has) == ()
+    assert whole.begin_epoch(ring.resume(held=()), {}, ring.left.log.has) == ()
     ring.stages = [whole]
     span, again = Span(1, 0, held, samples=False), replace(ring.job.admission(), kept_tokens=0)
     replayed = Batch(0, BatchClass.PREFILL, -1, (span,), (again,), replay=True)
@@ -141,6 +141,6 @@ def test_what_was_not_logged_or_not_held_is_missing(ring):
     held = ring.job.computed
     ring.sent.log.forget(1)
     behind = ExtendedExecutor(ring.stages[0], added, Extension(ring.sent.log, {}))
-    assert behind.go_on(ring.resume(), {1: held}, ring.left.log.has) == (1,)
+    assert behind.begin_epoch(ring.resume(), {1: held}, ring.left.log.has) == (1,)
     before = ExtendedExecutor(added, ring.stages[2], Extension(None, {1: held - 1}))
-    assert before.go_on(ring.resume(held=()), {}, ring.left.log.has) == (1,)
+    assert before.begin_epoch(ring.resume(held=()), {}, ring.left.log.has) == (1,)

@@ -13,7 +13,7 @@ from molink_scheduler.events import (
     SampledToken,
 )
 from molink_scheduler.head.kept_requests import KeptRequests
-from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler
+from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, HeadSettings, RingTerms
 from molink_scheduler.request import (
     GRAMMAR_CHARS_MAX,
@@ -22,7 +22,7 @@ from molink_scheduler.request import (
     SamplingParams,
 )
 from molink_scheduler.resume import Resume
-from molink_scheduler.timing.steps import REPLAY_ROWS_MAX
+from molink_scheduler.timing.steps import DECODES_BEFORE_PREFILL_MAX, REPLAY_ROWS_MAX
 from molink_scheduler.token_ids import token_bytes
 
 lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=12)

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from molink_scheduler.placement.cluster import merit
+from molink_scheduler.placement.cluster import total_score
 from molink_scheduler.placement.facts import Goal
 from molink_scheduler.placement.grow import recipes_for_users
 from molink_scheduler.placement.objective import Objective
@@ -31,7 +31,7 @@ def optimum(seed, nodes, layers, mixed=None):
 def found_users(problem, rings_max, how=search, effort=10_000):
     objective = Objective(problem)
     rings = how(objective, recipes_for_users(problem), rings_max, effort)
-    return max(0, merit(rings).users)
+    return max(0, total_score(rings).users)
 
 
 @pytest.mark.parametrize("seed, nodes, layers", SMALL + LARGER)

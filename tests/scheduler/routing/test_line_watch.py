@@ -1,4 +1,4 @@
-"""Who is left lying is found whatever else is served, and no honest head is accused."""
+"""Who is starved is found whatever else is served, and no honest head is accused."""
 
 from dataclasses import dataclass, field
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.routing.line_watch import (
-    LIES_AFTER_S,
-    LYING_MAX,
-    LYING_WITHIN_S,
+    STARVED_AFTER_S,
+    STARVED_MAX,
+    STARVED_WITHIN_S,
     LineWatch,
     Waiting,
 )
@@ -51,7 +51,7 @@ class SimulatedHead:
     running: list = field(default_factory=list)
     rows: int = 0
     found: dict = field(default_factory=dict)
-    """When each that lies was found, from when it came."""
+    """When each that starves was found, from when it came."""
     came: int = 0
 
     def ask(self, tokens, answer, cached, now):
@@ -98,13 +98,13 @@ class SimulatedHead:
 
     def look(self, now):
         waiting = [
-            Waiting(one.request_id, (0, one.place + 10 * one.cached), LIES_AFTER_S)
+            Waiting(one.request_id, (0, one.place + 10 * one.cached), STARVED_AFTER_S)
             for one in self.waiting
         ]
         live = {one.request_id: one for one in (*self.waiting, *self.running)}
         has_room = sum(one.held for one in live.values()) <= self.room
-        for lying in self.watch.look(waiting, self.rows, now, has_room=has_room):
-            (one,) = [one for one in self.waiting if one.request_id == lying]
+        for starved in self.watch.look(waiting, self.rows, now, has_room=has_room):
+            (one,) = [one for one in self.waiting if one.request_id == starved]
             self.waiting.remove(one)
             self.found[one.request_id] = now - one.came_at
 
@@ -133,7 +133,7 @@ def test_no_honest_head_is_accused_however_slow_it_is(asked, rows_per_s, room):
     for _ in range(600):
         now += 1.0
         head.second(now)
-    assert not head.found and not head.watch.lying
+    assert not head.found and not head.watch.starved_count
 
 
 def test_a_head_that_lets_one_in_three_lie_is_found_by_each_of_them_in_a_minute():
@@ -145,7 +145,7 @@ def test_a_head_that_lets_one_in_three_lie_is_found_by_each_of_them_in_a_minute(
         head.second(now)
         if head.watch.is_habit(now):
             break
-    assert len(head.found) == LYING_MAX and all(one % 3 == 0 for one in head.found)
+    assert len(head.found) == STARVED_MAX and all(one % 3 == 0 for one in head.found)
     assert max(head.found.values()) <= WITHIN_S
 
 
@@ -178,7 +178,7 @@ def test_who_waits_for_room_is_not_lying_until_somebody_passes():
 )
 def test_without_news_of_the_tail_nobody_lies(heard_each, is_found):
     """The broker is away: prompts may go round all the same. A report may be late."""
-    watch, waiting = LineWatch(), [Waiting(1, (0, 10), LIES_AFTER_S)]
+    watch, waiting = LineWatch(), [Waiting(1, (0, 10), STARVED_AFTER_S)]
     rows = [-7 if second % heard_each == 0 else None for second in range(1, 60)]
     found = [watch.look(waiting, one, 1.0 + at, has_room=True) for at, one in enumerate(rows)]
     assert any(found) == is_found
@@ -186,8 +186,8 @@ def test_without_news_of_the_tail_nobody_lies(heard_each, is_found):
 
 def test_a_few_in_a_day_are_chance():
     watch, now = LineWatch(), 0.0
-    for _ in range(3 * LYING_MAX):
+    for _ in range(3 * STARVED_MAX):
         assert not watch.is_habit(now)
         while not watch.look([Waiting(1, (0, 10), 1.0)], 0, now, has_room=True):
             now += 1.0
-        now += LYING_WITHIN_S / (LYING_MAX - 1)
+        now += STARVED_WITHIN_S / (STARVED_MAX - 1)

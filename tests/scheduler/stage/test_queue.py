@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.events import BatchArrived, Piece, RunBatch
 from molink_scheduler.request import SamplingParams
-from molink_scheduler.stage.queue import (
+from molink_scheduler.stage.queue import StageOrder, cut_rows, join_batches
+from molink_scheduler.timing.steps import (
     DECODES_BEFORE_PREFILL_MAX,
-    StageOrder,
-    cut_rows,
-    join_batches,
+    DecodeClock,
+    PrefillBudget,
+    StepProfile,
 )
-from molink_scheduler.timing.steps import DecodeClock, PrefillBudget, StepProfile
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 

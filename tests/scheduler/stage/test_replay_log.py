@@ -56,7 +56,7 @@ def test_what_is_promised_stays_until_it_is_sent():
     log = ReplayLog(bytes_max=20)
     log.add(1, sent(0, 4))
     log.add(2, sent(0, 4))
-    log.go_on(Resume(((1, 4), (2, 4)), next_held=()))
+    log.begin_epoch(Resume(((1, 4), (2, 4)), next_held=()))
     list(log.batches(SOME, admission(2, 4), 128))
     log.add(3, sent(0, 6))
     assert log.has(1, 4) and not log.has(2, 1) and log.has(3, 6)
@@ -68,7 +68,7 @@ def test_what_is_promised_stays_until_it_is_sent():
 def test_what_is_shed_is_gone_but_for_what_is_promised():
     log = ReplayLog(1e9)
     log.add(1, sent(0, 4))
-    log.go_on(Resume(((1, 4),), next_held=()))
+    log.begin_epoch(Resume(((1, 4),), next_held=()))
     log.add(2, sent(0, 4))
     log.shed()
     log.add(2, sent(4, 5))
@@ -79,7 +79,7 @@ def test_only_what_is_kept_stays():
     log = ReplayLog(1e9)
     for request_id in (1, 2, 3):
         log.add(request_id, sent(0, 4))
-    log.go_on(Resume(((2, 4),)))
+    log.begin_epoch(Resume(((2, 4),)))
     assert (log.has(1, 1), log.has(2, 4), log.has(3, 1)) == (False, True, False)
     log.forget(2)
     assert log.bytes_held == 0

@@ -7,7 +7,7 @@ from random import Random
 from molink.engine.local_engine import LocalEngine
 from molink.engine_protocol.values import StepInputs
 from molink.stage.cache.stage_cache import StageCache
-from molink.stage.start import paired
+from molink.stage.start import stage_pair
 from molink.stage_protocol.cache_room import CacheRoom
 from molink.stage_protocol.messages import LoadStage, StageWork
 from molink_scheduler.batch import PREFILL, Admission, Batch, Release, Span
@@ -36,7 +36,7 @@ class Stage:
             self.engine,
             self.layers,
             lambda: self.woken.put(None),
-            pair_of=lambda fetched: paired(load, self.layers, fetched),
+            pair_of=lambda fetched: stage_pair(load, self.layers, fetched),
         )
         self.cache.begin(self.layers.block_bytes, EPOCH, chains_stay=False)
 

@@ -105,7 +105,7 @@ def test_what_the_device_and_lower_tiers_hold_outlives_a_lost_stage(part, stays)
     cache.change(FetchBlocks(0, ((21, 1),)))
     assert answers.get(timeout=30).blocks == 1
     cache.begin(size, 7, chains_stay=True)
-    left = cache.go_on(kept(part, stays=stays), size, 8)
+    left = cache.begin_epoch(kept(part, stays=stays), size, 8)
     assert left.chains_stay is stays
     assert left.away == (AwayBlocks(host=((22, 1),)) if stays else AwayBlocks(directory=8))
     assert part.kv.cached_numbers() == ({20, 21} if stays else set())
@@ -120,5 +120,5 @@ def test_blocks_that_stay_are_as_good_as_their_copy(cache, part):
     cache.change(FetchBlocks(0, ((5, 2),)))
     part.moving._filled[0].end(RuntimeError("out of memory"))
     with pytest.raises(StageError, match="out of memory"):
-        cache.go_on(kept(part, stays=True), 1, 2)
-    assert not cache.go_on(kept(part, stays=False), 1, 2).chains_stay, "nobody reads them"
+        cache.begin_epoch(kept(part, stays=True), 1, 2)
+    assert not cache.begin_epoch(kept(part, stays=False), 1, 2).chains_stay, "nobody reads them"

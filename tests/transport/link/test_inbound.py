@@ -16,7 +16,7 @@ from molink.transport.link.inbound import (
     InboundLink,
 )
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import ProcessLinks
+from molink.transport.link.process_links import ProcessLinks
 from molink.wire.chunks import ChunkHeader, decode_link_frame, encode_hello
 from molink.wire.frames import FROM_COORDINATOR, FROM_TAIL, Cancel, encode_message
 from molink_scheduler.batch import BatchClass

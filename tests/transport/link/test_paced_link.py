@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.errors import LinkFullError
-from molink.transport.link import paced_link
+from molink.transport.link import chunk_stream
 from molink.transport.link.connections import Connections
 from molink.transport.link.paced_link import PacedLink
 from molink.wire.chunks import ChunkHeader, LinkHello, decode_link_frame, encode_ack
@@ -115,7 +115,7 @@ def test_a_thread_that_is_away_before_it_asks_when_to_wake_is_still_woken():
 
 def test_a_link_whose_far_end_takes_nothing_refuses_more(monkeypatch):
     """4,096 cancellations during a silence once ended the head."""
-    monkeypatch.setattr(paced_link, "TRANSFERS_WAITING_MAX", 50)
+    monkeypatch.setattr(chunk_stream, "TRANSFERS_WAITING_MAX", 50)
     link = link_over(Wire(Processor(away_s=[])), LinkPacer())
     with pytest.raises(LinkFullError, match="50 messages wait for it"):
         for _ in range(1000):

@@ -51,7 +51,7 @@ from molink.node.control_session import ControlSession
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.tasks import cancel
 from molink.transport.link.inbound import ArrivedMessage
-from molink.transport.link.thread import ProcessLinks
+from molink.transport.link.process_links import ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import FROM_COORDINATOR, FROM_STAGE, FROM_TAIL, LinkRole, Submit
 from molink_agent.daemon.membership import Membership, join_cluster

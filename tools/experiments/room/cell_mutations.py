@@ -102,9 +102,9 @@ MUTATIONS = (
     Mutation(
         "capacity counted before the lease: by the ledger",
         f"{CORE}/cell/ledger.py",
-        "        lender.room_told = min(lender.room_told, event.room_bytes)\n"
+        "        lender.room_bytes_reported = min(lender.room_bytes_reported, event.room_bytes)\n"
         "        self.book.hold(lease)",
-        "        lender.room_told = min(lender.room_told, event.room_bytes)\n"
+        "        lender.room_bytes_reported = min(lender.room_bytes_reported, event.room_bytes)\n"
         "        self.book.hold(lease.with_blocks(offer.blocks))",
         (LEDGER,),
     ),

@@ -121,7 +121,7 @@ async def _main() -> None:
     ring = SimpleNamespace(stages=(), terms=SimpleNamespace(ring=RingTerms(1_000_000)))
     links = cast(RingClientLinks, PacedLinks())
     client = RingClient(CARD, cast(Ring, ring), links, head_silent=lambda: None)
-    client.prospects.line = EndlessLine()
+    client.forecaster.line = EndlessLine()
     service = ClusterService(CARD, service_report)
     service.add(ServingRing(0, client, 1.0))
     running = asyncio.create_task(client.run())

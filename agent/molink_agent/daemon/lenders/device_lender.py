@@ -34,7 +34,7 @@ RECALL_S = 30.0
 """Seconds for stages to bring home what the owner wants back: some heartbeats, a word round the
 ring, and a gigabyte takes 14 of them over Gigabit Ethernet, by arithmetic."""
 
-RECALL_HURRIED_S = 6.0
+RECALL_URGENT_S = 6.0
 """The same while he plays, or programs run short of memory: heartbeats and a word, and what is
 small comes home."""
 
@@ -138,8 +138,8 @@ class DeviceLender:
         if self._above_since is None:
             self._above_since = now
             log.info("%d leases to other PCs are recalled: %s", len(above), self.room.why_less)
-        hurries = self.owner.now.hurries or self.room.idle_bytes < 0
-        if now - self._above_since < (RECALL_HURRIED_S if hurries else RECALL_S):
+        is_urgent = self.owner.now.is_urgent or self.room.idle_bytes < 0
+        if now - self._above_since < (RECALL_URGENT_S if is_urgent else RECALL_S):
             return set()
         log.warning("%d leases to other PCs end: nobody gave them back", len(above))
         return above
@@ -157,16 +157,16 @@ class DeviceLender:
         there."""
         for one in self._order.allow:
             if one.size_bytes < self._allowed.get(one.lease, 0):
-                self._tell_of(one)  # A part of it was given back.
+                self._send_lease(one)  # A part of it was given back.
             if one.lease in self._allowed or one.lease in self._ended:
                 continue
             left = self.room.size_bytes - sum(self._allowed.values())
             if one.size_bytes > left or not self.room.kept_bytes:
                 self._ended.add(one.lease)
             elif self._process is not None:
-                self._tell_of(one)
+                self._send_lease(one)
 
-    def _tell_of(self, one: LeaseOrder) -> None:
+    def _send_lease(self, one: LeaseOrder) -> None:
         self._allowed[one.lease] = one.size_bytes
         if self._process is not None:
             lease = {"allow": one.lease, "key": one.key, "bytes": one.size_bytes}
@@ -232,6 +232,6 @@ class CardLender(DeviceLender):
         """The same of the card; None: none lends, or has lent."""
         if not self.device or not (self.owner.limits.limits.lend_gpu_bytes or self.runs):
             return None
-        told = self.facts()
-        fields = {name: getattr(told, name) for name in LenderFacts.model_fields}
+        facts = self.facts()
+        fields = {name: getattr(facts, name) for name in LenderFacts.model_fields}
         return CardFacts(**fields, device=self.device, bytes_per_s=self.bytes_per_s)

@@ -56,8 +56,8 @@ class LendingProcess:
         assert process.stdout is not None, "its output is a pipe"
         try:
             async with asyncio.timeout(START_WITHIN_S):
-                told = json.loads(await process.stdout.readline())
-            return cls(process, int(told["port"]), int(told["incarnation"]))
+                message = json.loads(await process.stdout.readline())
+            return cls(process, int(message["port"]), int(message["incarnation"]))
         except BaseException as error:
             process.kill()
             await process.wait()
@@ -78,8 +78,8 @@ class LendingProcess:
         with suppress(ValueError):  # A line that is too long: it is none of ours.
             while line := await self.process.stdout.readline():
                 with suppress(ValueError, KeyError, TypeError):
-                    told = json.loads(line)
-                    self.held[int(told["lease"])] = max(0, int(told["bytes"]))
+                    message = json.loads(line)
+                    self.held[int(message["lease"])] = max(0, int(message["bytes"]))
 
     def tell(self, order: JsonObject) -> None:
         """Order it to allow a lease or to revoke one."""

@@ -127,7 +127,7 @@ class BatchHandlers:
         files = await self._files(_owner(request))
         purpose = request.query.get("purpose")
         wanted = [one for one in files if purpose in (None, one.purpose)]
-        return _page(request, wanted, [one.api_object for one in wanted])
+        return _page(request, [one.api_object for one in wanted])
 
     async def get_file(self, request: web.Request) -> web.Response:
         """One file, without its content."""
@@ -177,7 +177,7 @@ class BatchHandlers:
     async def get_batches(self, request: web.Request) -> web.Response:
         """The caller's batches, newest first."""
         found = await on_disk(self._opened.batches, _owner(request))
-        return _page(request, found, [self._running.api_object(one) for one in found])
+        return _page(request, [self._running.api_object(one) for one in found])
 
     async def get_batch(self, request: web.Request) -> web.Response:
         """How far a batch is."""
@@ -278,21 +278,19 @@ def _new_batch(
     return StoredBatch(batch_id, owner, api_object)
 
 
-def _page(
-    request: web.Request, found: list[StoredFile] | list[StoredBatch], api_object: list[JsonObject]
-) -> web.Response:
+def _page(request: web.Request, api_objects: list[JsonObject]) -> web.Response:
     """Part of a list behind `after`, at most `limit` long."""
     limit, after = request.query.get("limit", str(LIST_DEFAULT)), request.query.get("after")
     if not re.fullmatch(r"\d{1,5}", limit) or int(limit) < 1:
         raise refused(f"'limit' must be 1 to {LIST_MAX}: correct it.", 400, "limit")
-    at = next((place + 1 for place, one in enumerate(api_object) if one["id"] == after), 0)
-    part = api_object[at : at + min(LIST_MAX, int(limit))]
+    at = next((place + 1 for place, one in enumerate(api_objects) if one["id"] == after), 0)
+    part = api_objects[at : at + min(LIST_MAX, int(limit))]
     return web.json_response(
         {
             "object": "list",
             "data": part,
             "first_id": part[0]["id"] if part else None,
             "last_id": part[-1]["id"] if part else None,
-            "has_more": at + len(part) < len(api_object),
+            "has_more": at + len(part) < len(api_objects),
         }
     )

@@ -249,8 +249,17 @@ class BatchRunner:
         ):
             if file.path.exists():
                 file_id, size = file.path.name, file.path.stat().st_size
-                told = file_id, record.owner, f"{file_id}.jsonl", "batch_output", size, lines
-                await asyncio.to_thread(self.store.add, StoredFile(*told, now, expires))
+                stored = StoredFile(
+                    file_id,
+                    record.owner,
+                    filename=f"{file_id}.jsonl",
+                    purpose="batch_output",
+                    size=size,
+                    lines=lines,
+                    created=now,
+                    expires=expires,
+                )
+                await asyncio.to_thread(self.store.add, stored)
                 files[name] = file_id
         ended = record.changed(status=status, **{f"{status}_at": now}, **files, **_counted(opened))
         await asyncio.to_thread(self.store.save, ended)

@@ -21,7 +21,7 @@ from molink.coordinator.nodes.node import Node
 from molink.coordinator.planning.cluster_plan import PlanCache
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.ring.agent_stage import AgentStage
-from molink.coordinator.ring.prospects import RingProspects
+from molink.coordinator.ring.forecaster import RingForecaster
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
 
@@ -95,17 +95,17 @@ class SlowRings:
         epochs = {ring.epoch for ring in rings}
         self._watches = {one: watch for one, watch in self._watches.items() if one in epochs}
         self._due = {one: node_id for one, node_id in self._due.items() if one in epochs}
-        prospects = {one.number: one.client.prospects for one in self.service.rings}
+        forecasters = {one.number: one.client.forecaster for one in self.service.rings}
         for ring in rings:
-            is_serving = ring.state is RingState.SERVING and ring.number in prospects
+            is_serving = ring.state is RingState.SERVING and ring.number in forecasters
             if is_serving and not any(map(_is_known, ring.stages)):
-                self._look(ring, prospects[ring.number], now)
+                self._look(ring, forecasters[ring.number], now)
                 self._leave_out(ring, free, now)
 
-    def _look(self, ring: RingSupervisor, prospects: RingProspects, now: float) -> None:
-        expected = expected_s(ring, prospects.line.running)
+    def _look(self, ring: RingSupervisor, forecaster: RingForecaster, now: float) -> None:
+        expected = expected_s(ring, forecaster.line.running)
         watch = self._watches.setdefault(ring.epoch, PaceWatch())
-        counts = prospects.gaps, prospects.gaps_s
+        counts = forecaster.gaps, forecaster.gaps_s
         times = watch.update(*counts, expected, now) if expected else None
         if times is not None and times <= SLOWER_MIN:
             self._suspects -= {stage.node.node_id for stage in ring.stages}

@@ -33,8 +33,8 @@ REFUSALS = {
 
 
 @dataclass(frozen=True, slots=True)
-class RoundNews:
-    """What one message tells of one request."""
+class RoundTokens:
+    """Tokens that one message brings of one request."""
 
     request_id: int
     samples: Sequence[TokenSample]
@@ -53,8 +53,8 @@ class RoundNews:
         return 1 + self.drafts
 
 
-def news_of(message: Sampled) -> list[RoundNews]:
-    """The news of each request in a message, in the order in which they stand there; one that is
+def tokens_of(message: Sampled) -> list[RoundTokens]:
+    """The tokens of each request in a message, in the order in which they stand there; one that is
     refused twice is refused."""
     samples: dict[int, list[TokenSample]] = {}
     for one in message.tokens:
@@ -63,12 +63,12 @@ def news_of(message: Sampled) -> list[RoundNews]:
             own.append(one)
     drafts = dict(message.drafted)
     return [
-        RoundNews(request_id, some, max(drafts.get(request_id, 0), len(some) - 1))
+        RoundTokens(request_id, some, max(drafts.get(request_id, 0), len(some) - 1))
         for request_id, some in samples.items()
     ]
 
 
-def take_of_prompts(
+def take_prompt_scores(
     message: Sampled,
     all_live: Mapping[int, LiveSequence],
     next_request_id: int,
@@ -85,31 +85,31 @@ def take_of_prompts(
 
 
 def objection(
-    all_news: Iterable[RoundNews],
+    rounds: Iterable[RoundTokens],
     all_live: Mapping[int, LiveSequence],
     next_request_id: int,
     vocabulary_size: int,
 ) -> str | None:
     """Why a message's tokens cannot be the honest next ones of their requests; None: they can."""
-    for news in all_news:
-        untruths = (untrue(one, next_request_id, vocabulary_size) for one in news.samples)
-        live = all_live.get(news.request_id)
-        if (why := next(filter(None, untruths), None) or _objection(news, live)) is not None:
+    for tokens in rounds:
+        untruths = (untrue(one, next_request_id, vocabulary_size) for one in tokens.samples)
+        live = all_live.get(tokens.request_id)
+        if (why := next(filter(None, untruths), None) or _objection(tokens, live)) is not None:
             return why
     return None
 
 
-def _objection(news: RoundNews, live: LiveSequence | None) -> str | None:
-    if news.drafts > DRAFTS_MAX:
+def _objection(tokens: RoundTokens, live: LiveSequence | None) -> str | None:
+    if tokens.drafts > DRAFTS_MAX:
         return "more tokens or drafts of a request than a span has"
-    if any(one.finish for one in news.samples[:-1]):
+    if any(one.finish for one in tokens.samples[:-1]):
         return "tokens behind the end of an answer"
     if live is None:
         return None
-    if news.samples[0].finish not in REFUSALS and _lacks_scores(live):
+    if tokens.samples[0].finish not in REFUSALS and _lacks_scores(live):
         return "a token before the log-probabilities of its prompt"
     left = live.sampling.max_tokens - live.generated_tokens
-    objections = (_unasked(one, left - at, live) for at, one in enumerate(news.samples))
+    objections = (_unasked(one, left - at, live) for at, one in enumerate(tokens.samples))
     return next(filter(None, objections), None)
 
 
@@ -128,18 +128,18 @@ def _unasked(token: TokenSample, left: int, live: LiveSequence) -> str | None:
     return None
 
 
-def take(
-    news: RoundNews, live: LiveSequence, eos_token_ids: Collection[int], now: float
+def events_for(
+    tokens: RoundTokens, live: LiveSequence, eos_token_ids: Collection[int], now: float
 ) -> list[TokenEvent | MolinkError]:
     """Tokens of a sequence have come, or its end without one: what its user is told of it."""
-    finish = news.samples[-1].finish
-    drawn = news.samples[:-1] if finish in REFUSALS else news.samples
-    told = drawn[:-1] if finish is FinishReason.GRAMMAR_FAILED else drawn
+    finish = tokens.samples[-1].finish
+    drawn = tokens.samples[:-1] if finish in REFUSALS else tokens.samples
+    sent = drawn[:-1] if finish is FinishReason.GRAMMAR_FAILED else drawn
     if drawn:
         live.take([one.token_id for one in drawn], now)
     found: list[TokenEvent | MolinkError] = []
-    if told:
-        found.append(_event(told, news.drafts, live, eos_token_ids))
+    if sent:
+        found.append(_event(sent, tokens.drafts, live, eos_token_ids))
     if (why := REFUSALS.get(finish)) is not None:
         found.append(RowsRefusedError(why))
     elif finish is FinishReason.GRAMMAR_FAILED:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.coordinator.ring.live_sequence import LiveSequence
-from molink.coordinator.ring.token_news import news_of, take
+from molink.coordinator.ring.round_tokens import events_for, tokens_of
 from molink.errors import InvalidRequestError, RingError, RowsRefusedError, StageError
 from molink.serving.service import GenerationRequest
 from molink.serving.timeline import RequestTimeline
@@ -65,17 +65,17 @@ def told(live: LiveSequence, samples: list[TokenSample], cuts: set[int]) -> list
     found: list[object] = []
     ends = [place for place in range(1, len(samples)) if place in cuts] + [len(samples)]
     for begin, end in zip([0, *ends], ends, strict=False):
-        for news in news_of(message(samples[begin:end])):
-            found += take(news, live, (EOS,), float(end))
+        for tokens in tokens_of(message(samples[begin:end])):
+            found += events_for(tokens, live, (EOS,), float(end))
             live.has_token = True
     return found
 
 
-def by_token(news: list[object]) -> list[object]:
+def by_token(tokens: list[object]) -> list[object]:
     """Token by token, without how many drafts were verified for them."""
     return [
         replace(one, drafts=0) if isinstance(one, TokenEvent) else one
-        for event in news
+        for event in tokens
         for one in (event.by_token() if isinstance(event, TokenEvent) else [str(event)])
     ]
 
@@ -102,23 +102,23 @@ def test_however_tokens_are_cut_into_messages_they_tell_the_same(samples, cuts):
 
 def test_one_message_is_one_event_with_its_drafts():
     samples = [TokenSample(1, 97), TokenSample(1, 98)]
-    (news,) = news_of(message(samples, drafts=4))
-    (event,) = take(news, a_sequence(), (), 0.0)
+    (tokens,) = tokens_of(message(samples, drafts=4))
+    (event,) = events_for(tokens, a_sequence(), (), 0.0)
     assert (event.token_ids, event.text, event.drafts) == ((97, 98), "ab", 4)
-    assert news.rows == 5
-    (unsaid,) = news_of(message(samples))
+    assert tokens.rows == 5
+    (unsaid,) = tokens_of(message(samples))
     assert (unsaid.drafts, unsaid.rows) == (1, 2)
 
 
 def test_tokens_before_an_error_are_told_with_it():
     samples = [TokenSample(1, 97), TokenSample(1, 98, FAILED)]
-    (news,) = news_of(message(samples))
-    event, error = take(news, a_sequence(), (), 0.0)
+    (tokens,) = tokens_of(message(samples))
+    event, error = events_for(tokens, a_sequence(), (), 0.0)
     assert event.text == "a" and event.finish_reason is None
     assert isinstance(error, InvalidRequestError) and "beyond 1 tokens" in str(error)
-    (news,) = news_of(message([TokenSample(1, 0, FinishReason.REFUSED)], drafts=3))
+    (tokens,) = tokens_of(message([TokenSample(1, 0, FinishReason.REFUSED)], drafts=3))
     live = a_sequence()
-    (error,) = take(news, live, (), 0.0)
+    (error,) = events_for(tokens, live, (), 0.0)
     assert isinstance(error, RowsRefusedError) and not live.output
 
 
@@ -128,8 +128,8 @@ def test_gaps_are_of_messages_and_pace_is_of_tokens():
     live = a_sequence(timeline)
     for at in (1.0, 2.0, 3.0):
         many = [TokenSample(1, 97)] * (1 if at == 1.0 else 4)
-        for news in news_of(message(many)):
-            take(news, live, (), at)
+        for tokens in tokens_of(message(many)):
+            events_for(tokens, live, (), at)
     assert (timeline.tokens, timeline.tpot_s) == (9, pytest.approx(0.25))
     rounds = timeline.attempts[0].rounds
     assert rounds.count == 2 and rounds.longest_s == pytest.approx(1.0)
@@ -170,7 +170,7 @@ async def test_a_request_goes_on_behind_all_tokens_of_its_last_message():
         listed = dict(s.client.to_resume())
         assert listed == {request_id: 5}, "two of the prompt, and three drafts that came true"
         s.links.sent.clear()
-        s.client.go_on(next_ring(s), going_on(listed), "lost")
+        s.client.resume(next_ring(s), going_on(listed), "lost")
         assert s.links.sent[-1].request.output == (7, 8, 9, 10)
         s.links.tell(TokenSample(request_id, 11), TokenSample(request_id, 12, LENGTH))
         assert await answer == [7, 8, 9, 10, 11, 12]
@@ -190,7 +190,7 @@ async def test_rows_of_wrong_drafts_are_no_rows_of_prompts():
             rows, now = rows + (5 if number else 2), now + STALLED_S
             tail = StageProgress(reports=number + 1, rows_out=rows)
             s.client.give_up_stalled(now, lambda tokens: True, tail)
-        assert s.client.prospects.watch.lying >= 1
+        assert s.client.forecaster.watch.starved_count >= 1
         for one in (answer, waiting):
             one.cancel()
         await asyncio.gather(answer, waiting, return_exceptions=True)
@@ -203,7 +203,7 @@ async def test_a_prediction_goes_to_the_head_and_on_with_the_request():
         request_id = await s.submitted()
         assert s.links.sent[-1].request.prediction == (5, 6)
         s.client.pause()
-        s.client.go_on(next_ring(s), going_on(), "lost")
+        s.client.resume(next_ring(s), going_on(), "lost")
         assert s.links.sent[-1].request.prediction == (5, 6)
         assert s.links.sent[-1].request.request_id > request_id
         answer.cancel()

@@ -1,4 +1,4 @@
-"""What a newcomer would get on a ring: all that forecasts need, kept up to date by its requests.
+"""Forecaster of one ring: what a newcomer would get there, kept up to date by its requests.
 
 The ring's line, its pace, the lengths of its answers and a copy of its directory of cached prefixes
 follow requests from when they are sent to when they end. The decisions are in
@@ -16,7 +16,7 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 from molink_scheduler.prompt_order import PromptOrder
 from molink_scheduler.routing.admission import RingAdmission
-from molink_scheduler.routing.line_watch import LIES_AFTER_S, STALLED_S, LineWatch, Waiting
+from molink_scheduler.routing.line_watch import STALLED_S, STARVED_AFTER_S, LineWatch, Waiting
 from molink_scheduler.routing.pace_estimator import PaceEstimator
 from molink_scheduler.routing.prefix_mirror import PrefixMirror
 from molink_scheduler.routing.ring_forecast import (
@@ -34,15 +34,14 @@ are pauses of a preempted sequence."""
 
 
 @dataclass(slots=True)
-class RingProspects:
-    """What one ring has under way, how fast it is and what it has cached."""
+class RingForecaster:
+    """Forecaster of one ring, by what it has under way, how fast it is and what it has cached."""
 
     line: WaitingLine = field(default_factory=WaitingLine)
     pace: PaceEstimator = field(default_factory=PaceEstimator)
     admission: RingAdmission = field(default_factory=RingAdmission)
     order: PromptOrder = field(default_factory=PromptOrder)
-    """Order of waiting prompts as the head has it, which gives its own places by what is cached
-    there."""
+    """Estimated order of waiting prompts; the head's own places depend on its cache."""
     mirror: PrefixMirror | None = None
     """None: the ring caches nothing."""
     round_s: float = 0.0
@@ -54,15 +53,15 @@ class RingProspects:
     lent: tuple[LentStage, ...] = ()
     """Stages that have lenders, as they were last looked at."""
     watch: LineWatch = field(default_factory=LineWatch)
-    """Over requests that are left lying."""
-    _rows_told: int = 0
+    """Over requests that are starved."""
+    _rows_reported: int = 0
     """Rows of the tail of which its messages have told."""
     _tail_reports: int = 0
     """Count of the reports that the tail had sent at the last look."""
 
     @classmethod
-    def of(cls, terms: RingTerms) -> "RingProspects":
-        """Prospects on a ring that has done nothing yet."""
+    def of(cls, terms: RingTerms) -> "RingForecaster":
+        """Forecaster of a ring that has done nothing yet."""
         caches = terms.prefix_cache and terms.caches_states
         mirror = PrefixMirror.of_ring(terms.cache_tokens) if caches else None
         return cls(order=PromptOrder(terms.own_work_times), mirror=mirror)
@@ -85,13 +84,13 @@ class RingProspects:
                 waiting_requests += 1
         return RingState(
             self.pace.pace,
-            waiting_tokens,
-            waiting_requests,
-            self.line.running,
-            cached,
-            self.pace.answer_tokens,
-            outstanding_tokens,
-            max(1e-3, tokens_per_s),
+            waiting_tokens=waiting_tokens,
+            waiting_requests=waiting_requests,
+            decoding=self.line.running,
+            cached_tokens=cached,
+            answer_tokens=self.pace.answer_tokens,
+            outstanding_tokens=outstanding_tokens,
+            tokens_per_s=max(1e-3, tokens_per_s),
             gaps=self.pace.gaps,
             held_tokens=held_tokens,
             lent=self.lent,
@@ -102,11 +101,11 @@ class RingProspects:
             return 0
         return self.mirror.cached_tokens(request.cache_salt, request.packed)
 
-    def sent(self, live: LiveSequence, others: Iterable[LiveSequence], now: float) -> None:
-        """The ring is to compute a sequence."""
+    def sequence_sent(self, live: LiveSequence, others: Iterable[LiveSequence], now: float) -> None:
+        """A sequence was sent, so the ring is to compute it."""
         if not live.has_token and live.wait is None:
-            live.met = self.state(live, (one for one in others if one is not live))
-            cached = live.met.cached_tokens
+            live.state_when_sent = self.state(live, (one for one in others if one is not live))
+            cached = live.state_when_sent.cached_tokens
             live.place = self.order.join(max(1, live.known_tokens - cached))
             live.place_uncached = live.place + self.order.times * cached
             if self.mirror is not None:
@@ -117,16 +116,16 @@ class RingProspects:
 
     def was_cached(self, live: LiveSequence, tokens: int) -> None:
         """The ring says how much of a sequence it had cached; what cannot be is left out."""
-        if live.met is None or not 0 <= tokens < live.known_tokens:
+        if live.state_when_sent is None or not 0 <= tokens < live.known_tokens:
             return
-        if self.mirror is not None and tokens < live.met.cached_tokens:
-            self.mirror.missed(live.met.cached_tokens - tokens)
-        live.met = replace(live.met, cached_tokens=tokens)
+        if self.mirror is not None and tokens < live.state_when_sent.cached_tokens:
+            self.mirror.missed(live.state_when_sent.cached_tokens - tokens)
+        live.state_when_sent = replace(live.state_when_sent, cached_tokens=tokens)
 
     def round_came(self, live: LiveSequence, tokens: int, rows: int, now: float) -> None:
         """A sequence has its next tokens, all in one message; so many rows became of them, and of
         drafts in vain."""
-        self._rows_told += rows
+        self._rows_reported += rows
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
         if live.has_token:
             weight = ROUND_WEIGHT if self.round_s else 1.0
@@ -134,49 +133,53 @@ class RingProspects:
             self.gaps, self.gaps_s = self.gaps + 1, self.gaps_s + elapsed_s
             self.line.round_came(elapsed_s)
             self.pace.round_came(max(0, self.line.running - 1), elapsed_s, tokens)
-        elif live.met is not None and live.wait is not None and not live.losses:
-            self.watch.began(live.request_id, self._place(live, live.met.cached_tokens))
-            self.pace.first_token_came(live.met, live.known_tokens, now - live.wait.since)
+        elif live.state_when_sent is not None and live.wait is not None and not live.losses:
+            self.watch.began(live.request_id, self._place(live, live.state_when_sent.cached_tokens))
+            self.pace.first_token_came(
+                live.state_when_sent, live.known_tokens, now - live.wait.since
+            )
         live.has_token, live.moved_at = True, now
         live.begin(self.line, now)
 
-    def lends(self, stages: tuple[LentStage, ...], all_live: Iterable[LiveSequence]) -> None:
+    def lenders_changed(
+        self, stages: tuple[LentStage, ...], all_live: Iterable[LiveSequence]
+    ) -> None:
         """These stages have lenders now, and keep there what requests that decode hold beyond
         their own memory."""
         held_tokens = sum(live.held_tokens for live in all_live if live.has_token)
         self.lent, self.pace.waits_s = stages, lender_waits_s(stages, held_tokens)
 
-    def left_lying(
+    def starved(
         self,
         all_live: Collection[LiveSequence],
         terms: RingTerms,
         tail: StageProgress,
         now: float,
     ) -> set[int]:
-        """Ids of the sequences that the ring's head lets lie. `tail`: what its last stage reports.
+        """Ids of the sequences that the ring's head starves. `tail`: what its last stage reports.
         Its rows that became no tokens are of prompts."""
         if tail.reports < self._tail_reports:  # Another stage is the tail.
             self.watch.begin_anew()
-        rows = tail.rows_out - self._rows_told if tail.reports != self._tail_reports else None
+        rows = tail.rows_out - self._rows_reported if tail.reports != self._tail_reports else None
         self._tail_reports = tail.reports
         asked = sum(live.tokens + BLOCK_TOKENS for live in all_live)
         has_slots = terms.slots is None or len(all_live) <= terms.slots
         has_room = asked <= terms.kv_tokens_capacity and has_slots
         served = [one for one in all_live if one.tokens <= terms.kv_tokens_capacity]
-        waiting = [one for one in served if not one.is_held and _waits(one, now)]
+        waiting = [one for one in served if not one.on_hold and _waits(one, now)]
         return self.watch.look(map(self._waiting, waiting), rows, now, has_room=has_room)
 
     def _waiting(self, live: LiveSequence) -> Waiting:
         prompt_s = self.pace.pace.prefill_s(live.known_tokens, self.line.running)
         lent_s = prompt_waits_s(self.lent, math.inf, 0, live.known_tokens)
-        patience_s = live.patience * (LIES_AFTER_S + prompt_s + lent_s + self.round_s)
+        patience_s = live.stall_factor * (STARVED_AFTER_S + prompt_s + lent_s + self.round_s)
         return Waiting(live.request_id, self._place(live, 0), patience_s)
 
     def _place(self, live: LiveSequence, cached_tokens: int) -> tuple[int, int]:
         """Its priority and its place, with so many tokens of it cached."""
         return live.priority, live.place_uncached - self.order.times * cached_tokens
 
-    def left(self, live: LiveSequence, now: float, *, has_ended: bool) -> None:
+    def sequence_left(self, live: LiveSequence, now: float, *, has_ended: bool) -> None:
         """A sequence waits and runs here no more; what was computed of it stays cached."""
         if live.has_token:
             if has_ended:
@@ -187,7 +190,7 @@ class RingProspects:
                 self.mirror.computes(live.cache_salt, held, live.wishes, now)
         live.leave(self.line, now)
 
-    def begins_anew(self) -> None:
+    def cache_lost(self) -> None:
         """The ring has lost what it had cached."""
         self.watch.begin_anew()
         if self.mirror is not None:

@@ -28,8 +28,8 @@ LOOK_S = 0.1
 """Between two looks whether the ring that computes a prompt still stands."""
 
 SALT_BYTES = 8
-"""Bytes of the name of a group that nobody else is in: what the pair has cached of a prompt and the
-ring that answers has lost is computed again there, since only what is computed is handed over."""
+"""Bytes of a cache salt that no other request has, so that the pair computes the whole prompt
+again: only computed blocks are handed over, never blocks that were cached before."""
 
 ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 
@@ -62,42 +62,44 @@ class RingRoles:
         """Those of some rings that answer; where none does, all of them do."""
         return [ring for ring in rings if self.role(ring).answers] or list(rings)
 
-    def giver(self, taker: ServingRing, rings: Sequence[ServingRing]) -> ServingRing | None:
+    def prefill_ring(
+        self, decode_ring: ServingRing, rings: Sequence[ServingRing]
+    ) -> ServingRing | None:
         """The ring that computes prompts for this one, of several the one with the least to do;
         None: there is none that stands."""
-        place = self.place(taker)
+        place = self.place(decode_ring)
         if place is None:
             return None
         pairs = pairs_of(self.roles)
-        givers = [
+        prefill_rings = [
             ring
             for ring in rings
-            if ring is not taker
+            if ring is not decode_ring
             and ring.is_open
             and not ring.client.is_paused
             and (own := self.place(ring)) is not None
             and pairs.get(own) == place
         ]
-        return min(givers, key=lambda ring: ring.client.outstanding_tokens, default=None)
+        return min(prefill_rings, key=lambda ring: ring.client.outstanding_tokens, default=None)
 
     async def prefilled(
-        self, taker: ServingRing, request: GenerationRequest, rings: Sequence[ServingRing]
+        self, decode_ring: ServingRing, request: GenerationRequest, rings: Sequence[ServingRing]
     ) -> GenerationRequest:
         """The request, with word of what was handed over for it to the ring that answers, once its
         prompt is computed; as it is where nothing was."""
-        giver = self.giver(taker, rings)
-        if giver is None:
+        prefill_ring = self.prefill_ring(decode_ring, rings)
+        if prefill_ring is None:
             return request
-        cached = _cached_tokens(taker, request)
+        cached = _cached_tokens(decode_ring, request)
         if not _may_be_handed(request, cached):
             return request
         timeline = RequestTimeline("", len(request.prompt_token_ids), 1, request.key_id)
-        timeline.submitted(giver.number, giver.stages, time.monotonic())
-        epoch = giver.client.ring.epoch
+        timeline.submitted(prefill_ring.number, prefill_ring.stages, time.monotonic())
+        epoch = prefill_ring.client.ring.epoch
         salt = request.cache_salt
-        if _cached_tokens(giver, request) > cached:
+        if _cached_tokens(prefill_ring, request) > cached:
             salt = secrets.token_hex(SALT_BYTES)
-        if not await _is_computed(giver, _prompt_of(request, salt, timeline)):
+        if not await _is_computed(prefill_ring, _prompt_of(request, salt, timeline)):
             return request
         return replace(request, handed=(epoch, timeline.attempts[-1].number))
 
@@ -117,7 +119,7 @@ def check_roles(roles: Sequence[Role], path: str, splits: Iterable[tuple[int, in
 
 
 def _cached_tokens(ring: ServingRing, request: GenerationRequest) -> int:
-    return ring.client.met_by(request, ring.tokens_per_s).cached_tokens
+    return ring.client.state_for(request, ring.tokens_per_s).cached_tokens
 
 
 def _may_be_handed(request: GenerationRequest, cached_tokens: int) -> bool:
@@ -142,14 +144,14 @@ def _prompt_of(
     )
 
 
-async def _is_computed(giver: ServingRing, asked: GenerationRequest) -> bool:
+async def _is_computed(prefill_ring: ServingRing, asked: GenerationRequest) -> bool:
     """Wait until a ring has computed a prompt; False: it will not, or not before it stands
     again."""
-    computing = asyncio.create_task(_compute(giver, asked))
+    computing = asyncio.create_task(_compute(prefill_ring, asked))
     try:
         while not computing.done():
             await asyncio.wait((computing,), timeout=LOOK_S)
-            if giver.client.is_paused or giver.client.unready_reason is not None:
+            if prefill_ring.client.is_paused or prefill_ring.client.unready_reason is not None:
                 return False
         return computing.result()
     finally:
@@ -157,9 +159,9 @@ async def _is_computed(giver: ServingRing, asked: GenerationRequest) -> bool:
         await asyncio.wait((computing,))
 
 
-async def _compute(giver: ServingRing, asked: GenerationRequest) -> bool:
+async def _compute(prefill_ring: ServingRing, asked: GenerationRequest) -> bool:
     try:
-        async with aclosing(giver.client.generate(asked)) as events:
+        async with aclosing(prefill_ring.client.generate(asked)) as events:
             async for _ in events:
                 pass
     except MolinkError:

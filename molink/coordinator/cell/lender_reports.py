@@ -26,7 +26,7 @@ LOST_AFTER_S = 10.0
 
 
 @dataclass(slots=True)
-class PcsTold:
+class LenderReports:
     """What the PCs of all cells have told, and how near they are to each other."""
 
     echoes: EchoLinks
@@ -64,10 +64,10 @@ class PcsTold:
         held = {one.lease for one in facts.leases}
         leases = tuple(one.lease for number, one in grants.items() if number in held)
         rate = seen.attend_bytes_per_s if facts.port else 0.0
-        told = DeviceFacts(memory_bytes=facts.memory_bytes, attend_bytes_per_s=rate)
+        device_facts = DeviceFacts(memory_bytes=facts.memory_bytes, attend_bytes_per_s=rate)
         origin = self.origin(name, facts.started)
         lent = tuple(one for one in leases if one.lender == name)
-        return DeviceReported(origin, told, 0, lent)
+        return DeviceReported(origin, device_facts, 0, lent)
 
     def _link(self, debtor: str, lender: str, link: EchoLink) -> CellLink:
         seen = self.seen.get(debtor)

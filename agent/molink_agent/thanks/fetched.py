@@ -93,15 +93,15 @@ async def keep_thanks(data_dir: Path, ask: Callable[[], Thanks | None]) -> None:
     while True:
         wait_s = ASK_AGAIN_S
         with guard, suppress(UserError, OSError, HTTPException):  # It starts anew, most likely.
-            told = await asyncio.to_thread(ask)
+            thanks = await asyncio.to_thread(ask)
             wait_s = ASK_EVERY_S
-            if told is not None:
-                _keep(told, data_dir)
+            if thanks is not None:
+                _keep(thanks, data_dir)
         await asyncio.sleep(wait_s)
 
 
-def _keep(told: Thanks, data_dir: Path) -> None:
+def _keep(thanks: Thanks, data_dir: Path) -> None:
     try:
-        told.save(data_dir)
+        thanks.save(data_dir)
     except OSError as error:
         log.warning("whom this PC has helped cannot be written down: %s", error.strerror)

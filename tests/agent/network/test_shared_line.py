@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.control.messages.payloads import PeerAddress, StageLink
-from molink_agent.daemon.routes import LocalPorts, SharedUplink
+from molink_agent.network.shared_line import LocalPorts, SharedUplink
 
 ANNA, SECOND, BEN = "a" * 16, "b" * 16, "c" * 16
 KEY = "k" * 40

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.requests.hand_over import RingRoles
 from molink.coordinator.requests.intake import Intake
+from molink.coordinator.requests.prefill_rings import RingRoles
 from molink.errors import RingError
 from molink.wire.frames import Cancel, ChangeCache, FinishReason, Submit, TokenSample
 from molink_scheduler.head.settings import RingTerms
@@ -106,7 +106,7 @@ async def test_what_only_the_pair_has_cached_is_computed_again_there():
         await rings.computed()
         await rings.given()
         await rings.answer(DECODE)
-        rings.rings[DECODE].client.prospects.begins_anew()
+        rings.rings[DECODE].client.forecaster.cache_lost()
         await rings.ask(PROMPT, cache_salt="mine")
         first, again = (one.request.cache_salt for one in rings.sent(PREFILL, Submit))
         assert first == "mine" and again not in ("", "mine")
