@@ -167,9 +167,9 @@ class Page {
       ? `${counted(pcs, "PC")} in ${counted(view.rings.length, "ring")}`
       : "";
     if (this.#model === null) this.#connect();
-    const lost = view.rings.map((ring) => ring.waits_for).filter(Boolean);
-    const isMended = view.serving && lost.length > 0 && lost.length === view.rings.length;
-    if (isMended) this.#state(`${lost[0]} went away: the ring is being mended.`, "bad");
+    const missed = view.rings.map((ring) => ring.waits_for).filter(Boolean);
+    const isWaiting = view.serving && missed.length > 0 && missed.length === view.rings.length;
+    if (isWaiting) this.#state(`${missed[0]} does not answer: the ring waits.`, "bad");
     else this.#state(view.serving ? "Ready" : view.reason, view.serving ? "good" : "bad");
   }
 
@@ -260,7 +260,7 @@ class Page {
 
   #whyNothingComes() {
     const waiting = this.#rings?.rings.find((ring) => ring.waits_for);
-    if (waiting) return `${waiting.waits_for} went away. The answer goes on by itself.`;
+    if (waiting) return `${waiting.waits_for} does not answer: the ring waits, and goes on by itself.`;
     if (this.#rings && !this.#rings.serving) {
       return `The ring is being made anew, then the answer goes on: ${this.#rings.reason}`;
     }

@@ -141,7 +141,7 @@ function drawStage(ring, stage, index) {
   return {
     element: element("li", "", element("p", "stage", name, " ", layers, " ", busy), line),
     update(now, link, isAway) {
-      setText(busy, isAway ? "went away" : `${Math.round(100 * share(now.busy_share))} % busy`);
+      setText(busy, isAway ? "no answer" : `${Math.round(100 * share(now.busy_share))} % busy`);
       const where = isLast ? `back to ${next}` : `to ${next}`;
       const told = `${isLast ? "↺" : "↓"} ${where}: ${lineText(link)}`;
       setText(line, ring.stages.length > 1 ? told : "");
