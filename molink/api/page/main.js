@@ -12,6 +12,7 @@ import {
 } from "./addresses.js";
 import { say } from "./announcer.js";
 import { getJson } from "./api.js";
+import { takeFiles } from "./attach.js";
 import * as chat from "./chat.js";
 import { button, byId, element, on } from "./dom.js";
 import { chatOfTab, historyDialog } from "./history.js";
@@ -69,6 +70,7 @@ function start() {
   addEventListener("storage", isMoved);
   const ask = (text) => button(text, () => giveBack(text));
   byId("examples").append(...EXAMPLES.map(ask));
+  takeFiles(giveBack, tell);
   historyDialog(() => chat.now, open);
   addressDialog((isGone) => {
     if (isGone) chosen(true);
@@ -229,7 +231,7 @@ function write(text) {
   fitHeight();
 }
 
-// Put a question back into its box, before what is there.
+// Put a text before what is in the box of questions: one that goes back there, or a file.
 function giveBack(text) {
   write([text, question.value].filter(Boolean).join("\n"));
   byId("welcome").hidden = chat.now.messages.length > 0;

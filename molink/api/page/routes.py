@@ -51,6 +51,7 @@ MODULES = (
     "answer",
     "answering",
     "api",
+    "attach",
     "chat",
     "dom",
     "history",

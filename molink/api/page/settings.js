@@ -93,6 +93,7 @@ export function settingsDialog(onKey) {
     const where = remembersKey ? ", remembered on this device" : "";
     byId("key-state").textContent = key ? `in use, ending in ${key.slice(-4)}${where}` : "none";
     byId("forget-key").disabled = !key;
+    byId("api-docs").href = `${settings.server.url}docs`;
     dialog.showModal();
   }
 
