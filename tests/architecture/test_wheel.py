@@ -20,9 +20,9 @@ DATA = {
     "molink": "py.typed requirements.lock extras.lock torch.lock",
     "molink_scheduler": "py.typed",
     "molink/api/openapi": "docs.css docs.html docs.js",
-    "molink/api/page": "addresses.js announcer.js answer.js answering.js api.js chat.js dom.js "
-    "history.js icon.svg index.html links.js main.js markdown.js math.js page.css ring.js "
-    "settings.js",
+    "molink/api/page": "addresses.js announcer.js answer.js answering.js api.js attach.js "
+    "chat.js dom.js history.js icon.svg index.html links.js main.js markdown.js math.js page.css "
+    "ring.js settings.js",
     "molink_agent/page": "index.html page.css page.js",
     "molink/checkpoint/catalogue": "models.json",
     "molink/hardware": "cards.toml",

@@ -8,6 +8,8 @@ from random import Random
 
 import pytest
 
+from molink.api.page.routes import ring_view
+from molink.coordinator.ring.stage_watch import StageSeen, silences_s
 from molink.findings.finding import KINDS, Severity
 from molink.findings.watch import ClusterWatch
 from molink.report.cluster import ClusterReport
@@ -176,15 +178,23 @@ def test_what_is_on_the_edge_does_not_come_and_go():
     assert any(shown) and changes <= 10
 
 
+def seen(random):
+    """A stage that reports twice a second, a report late at times; now and then its line stands
+    still, and it misses a neighbour."""
+    missed_s = 1.5 if random.random() < 0.02 else 0.0
+    return StageSeen(reported_at=-random.uniform(0.0, 0.95), previous_silent_s=missed_s)
+
+
 def ordinary(random, at):
     """A report of a ring under load that rises and falls within minutes, on PCs of different speed
     whose owners use them, over home links."""
     load = 1 + 4 * (0.5 + 0.5 * math.sin(at / 90))
     busy = [random.uniform(0.85, 1.25) for _ in range(3)]
     steps = [0.012 * load * one * slow for one, slow in zip(busy, (1.0, 1.2, 0.9), strict=True)]
+    silent = silences_s([seen(random) for _ in steps], now=0.0)
     stages = tuple(
-        replace(one, decode_step_s=step_s)
-        for one, step_s in zip(REPORT.rings[0].stages, steps, strict=True)
+        replace(one, decode_step_s=step_s, silent_s=silent_s)
+        for one, step_s, silent_s in zip(REPORT.rings[0].stages, steps, silent, strict=True)
     )
     links = tuple(
         replace(one, decode_queued_bytes=random.randrange(200_000), bytes_sent=at * 900_000)
@@ -198,11 +208,12 @@ def ordinary(random, at):
 
 
 def test_an_hour_of_ordinary_load_tells_nothing_bad():
-    random, watch, bad = Random(3), ClusterWatch(), set()
+    random, watch, bad, waits = Random(3), ClusterWatch(), set(), set()
     for at in range(0, 3600, 4):
-        watch.note(START_S + at, ordinary(random, at))
+        watch.note(START_S + at, report := ordinary(random, at))
         bad |= {one.sentence for one in watch.findings if one.severity is not Severity.NOTE}
-    assert not bad
+        waits |= {ring["waits_for"] for ring in ring_view(report, None)["rings"]}
+    assert not bad and waits == {None}, "of those, the page tells of a stage that is silent"
 
 
 def test_each_kind_says_what_to_do_and_has_its_severities():

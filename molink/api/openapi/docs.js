@@ -1,6 +1,9 @@
 // A form for each operation of /openapi.json. Everything is written as text, never as HTML.
 "use strict";
 
+// Where a proxy has put the server: the path before that of this page, often none.
+const BELOW = location.pathname.replace(/\/docs$/, "");
+
 function make(tag, text, ...children) {
   const element = document.createElement(tag);
   if (text) element.textContent = text;
@@ -70,7 +73,7 @@ function curlFor(method, path, inputs, body) {
 // The path and query of an operation with what its form says, without headers.
 function addressOf(path, inputs) {
   const query = new URLSearchParams();
-  let place = path;
+  let place = BELOW + path;
   for (const [parameter, input] of inputs) {
     if (!input.value) continue;
     if (parameter.in === "path") place = place.replace(`{${parameter.name}}`, encodeURIComponent(input.value));
@@ -169,7 +172,7 @@ function pretty(text) {
 }
 
 async function start() {
-  const root = await (await fetch("/openapi.json")).json();
+  const root = await (await fetch("openapi.json")).json();
   document.getElementById("about").textContent = `${root.info.version}. ${root.info.description}`;
   const main = document.getElementById("operations");
   const groups = new Map();

@@ -8,6 +8,7 @@ asks its reader for one when the API does. `routes` serves the files, and as
 In the browser `main.js` is the page, `chat.js` the conversation in it, `api.js` speaks HTTP,
 `answering.js` follows an answer over as many connections as it takes, `answer.js` shows it and who
 served it, `markdown.js` and `math.js` turn its text into DOM nodes, `ring.js` draws the ring,
-`settings.js` and `history.js` keep what the reader wants kept, `links.js` takes a key from a link,
-`announcer.js` tells a screen reader what has been written.
+`attach.js` takes text files, `settings.js`, `addresses.js` and `history.js` keep what the reader
+wants kept, `links.js` takes a key from a link, `announcer.js` tells a screen reader what has been
+written. What there is once on a page, such as the conversation, is a module, not a class.
 """

@@ -5,7 +5,8 @@
 // The page's policy lets it ask its own server, and one other origin that the page was loaded with
 // (`?with=`); so to choose an address of another origin loads the page anew.
 
-import { button, byId, element, on } from "./dom.js";
+import { byId, deleteButton, element, on } from "./dom.js";
+import { isKey } from "./links.js";
 
 const BOOK = "molink-addresses";
 const CHOSEN = "molink-chosen";
@@ -16,7 +17,6 @@ const NAME_CHARS = 40;
 
 // As the server takes them into its policy, which has no place for other letters.
 const HOST = /^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$/;
-const SECRET = /^[\x21-\x7e]*$/;
 
 // What is no address is left out.
 function parsed(text) {
@@ -33,93 +33,85 @@ function choice() {
   return JSON.parse(sessionStorage.getItem(CHOSEN) ?? "[]");
 }
 
-export class AddressBook {
-  // Whether addresses are kept in this browser.
-  get keeps() {
-    return localStorage.getItem(BOOK) !== null;
-  }
+// Whether addresses are kept in this browser.
+export function keepsAddresses() {
+  return localStorage.getItem(BOOK) !== null;
+}
 
-  set keeps(isKept) {
-    const { entries } = this;
-    for (const store of [localStorage, sessionStorage]) store.removeItem(BOOK);
-    this.#write(entries, isKept);
-  }
+function keepAddresses(isKept) {
+  const all = addresses();
+  for (const store of [localStorage, sessionStorage]) store.removeItem(BOOK);
+  write(all, isKept);
+}
 
-  // {name, url, key, models} of each; `models` as they were when it was last asked.
-  get entries() {
-    return parsed((this.keeps ? localStorage : sessionStorage).getItem(BOOK));
-  }
+// {name, url, key, models} of each; `models` as they were when it was last asked.
+function addresses() {
+  return parsed((keepsAddresses() ? localStorage : sessionStorage).getItem(BOOK));
+}
 
-  #write(entries, isKept = this.keeps) {
-    (isKept ? localStorage : sessionStorage).setItem(BOOK, JSON.stringify(entries));
-  }
+function write(all, isKept = keepsAddresses()) {
+  (isKept ? localStorage : sessionStorage).setItem(BOOK, JSON.stringify(all));
+}
 
-  #change(url, known) {
-    this.#write(this.entries.map((one) => (one.url === url ? { ...one, ...known } : one)));
-  }
+// The address that is asked now; null: the page's own server is.
+export function chosenAddress() {
+  return addresses().find((one) => one.url === choice()[0]) ?? null;
+}
 
-  // The entry whose address is asked now; null: the page's own server is.
-  get chosen() {
-    return this.entries.find((one) => one.url === choice()[0]) ?? null;
-  }
+// The model that was chosen, which the address may have no more; null: none was.
+export function chosenModel() {
+  const [url, model] = choice();
+  return url === (chosenAddress()?.url ?? "") ? (model ?? null) : null;
+}
 
-  // The model that was chosen, which the address may have no more; null: none was.
-  get model() {
-    const [url, model] = choice();
-    return url === (this.chosen?.url ?? "") ? (model ?? null) : null;
-  }
+export function choose(url, model = null) {
+  sessionStorage.setItem(CHOSEN, JSON.stringify([url, model]));
+}
 
-  choose(url, model = null) {
-    sessionStorage.setItem(CHOSEN, JSON.stringify([url, model]));
-  }
+// Change what is known of the chosen address.
+export function changeChosen(known) {
+  const { url } = chosenAddress();
+  write(addresses().map((one) => (one.url === url ? { ...one, ...known } : one)));
+}
 
-  // The address that is asked now has said which models it has.
-  learned(models) {
-    if (this.chosen) this.#change(this.chosen.url, { models });
-    else sessionStorage.setItem(OWN_MODELS, JSON.stringify(models));
-  }
+// The address that is asked now has said which models it has.
+export function learnModels(models) {
+  if (chosenAddress()) changeChosen({ models });
+  else sessionStorage.setItem(OWN_MODELS, JSON.stringify(models));
+}
 
-  set key(secret) {
-    this.#change(this.chosen.url, { key: secret });
-  }
+// All that can be chosen, the page's own server first.
+function servers() {
+  const models = JSON.parse(sessionStorage.getItem(OWN_MODELS) ?? "[]");
+  return [{ name: "This page's server", url: "", models }, ...addresses()];
+}
 
-  // All that can be chosen, the page's own server first.
-  servers() {
-    const models = JSON.parse(sessionStorage.getItem(OWN_MODELS) ?? "[]");
-    return [{ name: "This page's server", url: "", models }, ...this.entries];
-  }
+// Add an address, or change what is given of a known one. Gives what became of it as a sentence.
+function add({ name, address, key }) {
+  const { url, secret, wrong } = readAddress(address);
+  if (wrong) return { told: wrong };
+  const given = key.trim() || secret;
+  if (given && !isKey(given)) return { told: "A key has no spaces: copy it whole." };
+  const others = addresses().filter((one) => one.url !== url);
+  if (others.length >= ENTRIES_MAX)
+    return { told: `There are ${ENTRIES_MAX} addresses: delete one first.` };
+  const old = addresses().find((one) => one.url === url) ?? { key: "", models: [] };
+  const called = name.trim().slice(0, NAME_CHARS) || old.name || new URL(url).host;
+  write([...others, { ...old, name: called, url, key: given || old.key }]);
+  return { isIn: true, told: `${called} can be chosen beside the models now.` };
+}
 
-  remove(url) {
-    this.#write(this.entries.filter((one) => one.url !== url));
-  }
+// Where this page has to be loaded from for its policy to let it ask the chosen address.
+export function placeOfChosen() {
+  const origin = new URL(chosenAddress()?.url ?? location).origin;
+  const isOther = origin !== location.origin;
+  return location.pathname + (isOther ? `?with=${encodeURIComponent(origin)}` : "");
+}
 
-  // Add an address, or change what is given of a known one. Gives what became of it as a sentence.
-  add({ name, address, key }) {
-    const { url, secret, wrong } = readAddress(address);
-    if (wrong) return { told: wrong };
-    const given = key.trim() || secret;
-    if (!SECRET.test(given)) return { told: "A key has no spaces: copy it whole." };
-    const others = this.entries.filter((one) => one.url !== url);
-    if (others.length >= ENTRIES_MAX)
-      return { told: `There are ${ENTRIES_MAX} addresses: delete one first.` };
-    const old = this.entries.find((one) => one.url === url) ?? { key: "", models: [] };
-    const called = name.trim().slice(0, NAME_CHARS) || old.name || new URL(url).host;
-    this.#write([...others, { ...old, name: called, url, key: given || old.key }]);
-    return { isIn: true, told: `${called} can be chosen beside the models now.` };
-  }
-
-  // Where this page has to be loaded from for its policy to let it ask the chosen address.
-  get place() {
-    const origin = this.chosen ? new URL(this.chosen.url).origin : location.origin;
-    const isOther = origin !== location.origin;
-    return location.pathname + (isOther ? `?with=${encodeURIComponent(origin)}` : "");
-  }
-
-  // Whether it is loaded from there.
-  get isInPlace() {
-    const named = (query) => new URLSearchParams(query).get("with");
-    return named(location.search) === named(this.place.split("?")[1]);
-  }
+// Whether it is loaded from there.
+export function isInPlace() {
+  const named = (query) => new URLSearchParams(query).get("with");
+  return named(location.search) === named(placeOfChosen().split("?")[1]);
 }
 
 // An address as people give it: {url, secret}, or {wrong}: why it is none. A link with a key brings it.
@@ -138,30 +130,25 @@ function readAddress(text) {
   return { url: url.origin + path, secret };
 }
 
-// The models of all addresses, to choose from; in sight once there are several.
-export class ModelChoice {
-  #book;
-  #select = byId("models");
-
-  // `onChoice` is called once another is chosen, with whether it is of another address.
-  constructor(book, onChoice) {
-    this.#book = book;
-    this.#select.addEventListener("change", () => {
-      const before = book.chosen?.url ?? "";
-      const [url, model] = JSON.parse(this.#select.value);
-      book.choose(url, model);
-      onChoice(url !== before);
-    });
-  }
-
-  show(model) {
-    const groups = this.#book.servers().map(groupOf);
+// The models of all addresses, to choose from; in sight once there are several. `onChoice` is called
+// once another is chosen, with whether it is of another address. Gives what shows them: the model of now.
+export function modelChoice(onChoice) {
+  const select = byId("models");
+  const asked = () => chosenAddress()?.url ?? "";
+  select.addEventListener("change", () => {
+    const before = asked();
+    const [url, model] = JSON.parse(select.value);
+    choose(url, model);
+    onChoice(url !== before);
+  });
+  return (model) => {
+    const groups = servers().map(groupOf);
     const options = groups.flatMap((one) => [...one.children]);
-    this.#select.replaceChildren(...(groups.length > 1 ? groups : options));
-    this.#select.hidden = options.length < 2;
-    byId("model").hidden = !this.#select.hidden;
-    this.#select.value = valueOf(this.#book.chosen?.url ?? "", model);
-  }
+    select.replaceChildren(...(groups.length > 1 ? groups : options));
+    select.hidden = options.length < 2;
+    byId("model").hidden = !select.hidden;
+    select.value = valueOf(asked(), model);
+  };
 }
 
 function valueOf(url, model) {
@@ -180,61 +167,52 @@ function groupOf({ name, url, models }) {
   return group;
 }
 
-// The dialog in which addresses are added and deleted.
-export class AddressDialog {
-  #book;
-  #onChange;
-  #dialog = byId("addresses");
+// The dialog in which addresses are added and deleted. `onChange` is called after each change, with
+// whether the address that is asked has gone.
+export function addressDialog(onChange) {
+  const dialog = byId("addresses");
+  on("open-addresses", "click", open);
+  on("close-addresses", "click", () => dialog.close());
+  on("keep-addresses", "change", (event) => keepAddresses(event.target.checked));
+  on("address-form", "submit", submit);
+  byId("page-origin").textContent = location.origin;
 
-  // `onChange` is called after each change, with whether the address that is asked has gone.
-  constructor(book, onChange) {
-    this.#book = book;
-    this.#onChange = onChange;
-    on("open-addresses", "click", () => this.open());
-    on("close-addresses", "click", () => this.#dialog.close());
-    on("keep-addresses", "change", (event) => {
-      book.keeps = event.target.checked;
-    });
-    on("address-form", "submit", (event) => this.#added(event));
-    byId("page-origin").textContent = location.origin;
-  }
-
-  open() {
+  function open() {
     byId("settings").close();
-    byId("keep-addresses").checked = this.#book.keeps;
-    this.#show("");
-    this.#dialog.showModal();
+    byId("keep-addresses").checked = keepsAddresses();
+    show("");
+    dialog.showModal();
   }
 
-  #added(event) {
+  function submit(event) {
     event.preventDefault();
     const fields = ["name", "url", "key"].map((part) => byId(`address-${part}`));
     const [name, address, key] = fields.map((field) => field.value);
-    const { isIn, told } = this.#book.add({ name, address, key });
+    const { isIn, told } = add({ name, address, key });
     for (const field of isIn ? fields : []) field.value = "";
     byId("address-url").setAttribute("aria-invalid", String(!isIn));
     byId("address-url").focus();
-    this.#show(told);
-    this.#onChange(false);
+    show(told);
+    onChange(false);
   }
 
-  #show(told) {
+  function show(told) {
     byId("addresses-told").textContent = told;
-    byId("address-list").replaceChildren(...this.#book.entries.map((entry) => this.#row(entry)));
+    byId("address-list").replaceChildren(...addresses().map(row));
   }
 
-  #row({ name, url, key }) {
-    const remove = button("Delete", () => {
-      const isAsked = this.#book.chosen?.url === url;
-      this.#book.remove(url);
-      this.#show(`${name} is deleted here, with its key.`);
-      byId("close-addresses").focus();
-      this.#onChange(isAsked);
-    });
-    remove.setAttribute("aria-label", `Delete: ${name}`);
+  function row({ name, url, key }) {
     const known = key ? `key ending in ${key.slice(-4)}` : "no key";
     const facts = element("span", "faint small", `${url}, ${known}`);
     const words = element("span", "words", element("strong", "", name), element("br", ""), facts);
-    return element("li", "row", words, remove);
+    return element("li", "row", words, deleteButton(name, () => remove(name, url)));
+  }
+
+  function remove(name, url) {
+    const isAsked = chosenAddress()?.url === url;
+    write(addresses().filter((one) => one.url !== url));
+    show(`${name} is deleted here, with its key.`);
+    byId("close-addresses").focus();
+    onChange(isAsked);
   }
 }

@@ -31,9 +31,9 @@ export class AnswerView {
   #views;
   #frame = 0;
   #afterDraw;
-  #came = []; // When the last tokens came.
-  #tokens = 0;
-  #toldAt = -Infinity;
+  #came; // When the last tokens came.
+  #tokens;
+  #toldAt;
 
   // `afterDraw` is called each time that the element has grown.
   constructor(afterDraw) {

@@ -55,20 +55,15 @@ export async function* answerEvents({ request, id, server, signal, onHeaders, on
 // One connection: its `signal` is aborted with the reader's, and after a silence once `mayEnd`.
 class Line {
   isQuiet = false;
-  #controller = new AbortController();
+  signal;
+  #own = new AbortController();
   #timer = null;
   #mayEnd;
 
   constructor(signal, mayEnd) {
+    this.signal = AbortSignal.any([signal, this.#own.signal]);
     this.#mayEnd = mayEnd;
-    const abort = () => this.#controller.abort();
-    if (signal.aborted) abort();
-    signal.addEventListener("abort", abort, { once: true, signal: this.#controller.signal });
     this.heard();
-  }
-
-  get signal() {
-    return this.#controller.signal;
   }
 
   // Something has come: silence begins anew.
@@ -80,12 +75,12 @@ class Line {
   #quiet() {
     if (!this.#mayEnd()) return;
     this.isQuiet = true;
-    this.#controller.abort();
+    this.end();
   }
 
   end() {
     clearTimeout(this.#timer);
-    this.#controller.abort();
+    this.#own.abort();
   }
 }
 

@@ -28,25 +28,13 @@ export class ApiError extends Error {
 
 // The JSON at `path` of a server.
 export async function getJson(path, server) {
-  const how = { headers: headersOf(server), cache: "no-store" };
-  const response = await answered(path, server, how);
+  const response = await answered(path, server);
   return reached(response.json(), server);
 }
 
-async function answered(path, server, how) {
-  const response = await reached(fetch(server.url + path, how), server);
-  if (!response.ok) throw await refusal(response);
-  return response;
-}
-
-function posted(body, server) {
-  const headers = { ...headersOf(server), "Content-Type": "application/json" };
-  return { method: "POST", headers, body: JSON.stringify(body) };
-}
-
 // Stream the answer to a request: `onHeaders` gets the response's headers, then each event is yielded.
-export async function* streamResponse(body, server, signal, onHeaders) {
-  const how = { ...posted({ ...body, stream: true }, server), signal };
+export async function* streamResponse(request, server, signal, onHeaders) {
+  const how = { method: "POST", body: { ...request, stream: true }, signal };
   const response = await answered(RESPONSES, server, how);
   onHeaders(response.headers);
   yield* parsedEvents(response, server);
@@ -55,21 +43,31 @@ export async function* streamResponse(body, server, signal, onHeaders) {
 // Stream an answer that was begun before, from its first event on.
 export async function* readResponse(id, server, signal) {
   const path = `${RESPONSES}/${encodeURIComponent(id)}?stream=true`;
-  const how = { headers: headersOf(server), cache: "no-store", signal };
-  yield* parsedEvents(await answered(path, server, how), server);
+  yield* parsedEvents(await answered(path, server, { signal }), server);
 }
 
 // Have the server end an answer, or forget it. What goes wrong is nothing that a reader could mend.
 export function cancelResponse(id, server) {
-  return quietly(server, `${id}/cancel`, posted({}, server));
+  const how = { method: "POST", body: {}, keepalive: true };
+  return asked(`${RESPONSES}/${id}/cancel`, server, how).catch(() => null);
 }
 
 export function forgetResponse(id, server) {
-  return quietly(server, id, { method: "DELETE", headers: headersOf(server) });
+  const how = { method: "DELETE", keepalive: true };
+  return asked(`${RESPONSES}/${id}`, server, how).catch(() => null);
 }
 
-function quietly(server, path, how) {
-  return fetch(`${server.url}${RESPONSES}/${path}`, { ...how, keepalive: true }).catch(() => null);
+function asked(path, { url, key }, { body, ...how }) {
+  const headers = {};
+  if (key) headers.Authorization = `Bearer ${key}`;
+  if (body) headers["Content-Type"] = "application/json";
+  return fetch(url + path, { cache: "no-store", ...how, headers, body: JSON.stringify(body) });
+}
+
+async function answered(path, server, how = {}) {
+  const response = await reached(asked(path, server, how), server);
+  if (!response.ok) throw await refusal(response);
+  return response;
 }
 
 async function* parsedEvents(response, server) {
@@ -106,10 +104,6 @@ function parsed(data) {
   } catch {
     throw new ApiError("The server sends what this page cannot read: load the page again.");
   }
-}
-
-function headersOf({ key }) {
-  return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
 // What a promise of the network gives; a stop by the reader stays an AbortError.

@@ -30,6 +30,22 @@ export function button(label, onClick) {
   return made;
 }
 
+// A button that deletes what has this name.
+export function deleteButton(name, onClick) {
+  const made = button("Delete", onClick);
+  made.setAttribute("aria-label", `Delete: ${name}`);
+  return made;
+}
+
+// Have a button ask for files, which `take` gets.
+export function onFiles(asks, input, take) {
+  on(asks, "click", () => byId(input).click());
+  on(input, "change", async ({ target }) => {
+    if (target.files.length) await take([...target.files]);
+    target.value = "";
+  });
+}
+
 // A button that copies what `text` gives, and says so.
 export function copyButton(label, text) {
   const made = button("Copy", async () => {

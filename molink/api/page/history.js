@@ -4,7 +4,7 @@
 // it. A browser gives an origin some 5 MB: the oldest make room.
 
 import { placeOf } from "./answer.js";
-import { button, byId, download, element, on } from "./dom.js";
+import { button, byId, deleteButton, download, element, on, onFiles } from "./dom.js";
 
 const TAB = "molink-conversation";
 const KEEPS = "molink-keeps-history";
@@ -23,7 +23,7 @@ export function newChat() {
   return { id: crypto.getRandomValues(new Uint32Array(2)).join("-"), at: Date.now(), messages: [], pending: null };
 }
 
-export function titleOf(chat) {
+function titleOf(chat) {
   const first = chat.messages[0]?.content.replace(/\s+/g, " ").trim() ?? "";
   return first.length > TITLE_CHARS ? `${first.slice(0, TITLE_CHARS - 1)}…` : first || "Empty";
 }
@@ -41,7 +41,7 @@ function parsedChat(text) {
 
 // The conversations of a file that was saved here; null: it is no such file. Not taken over is which
 // PCs served it, nor what would be asked for at a server.
-export function chatsOf(text) {
+function chatsOf(text) {
   try {
     const told = JSON.parse(text);
     const chats = (Array.isArray(told) ? told : [told]).map((one) => parsedChat(JSON.stringify(one)));
@@ -63,100 +63,98 @@ function isPlace(from) {
   return ["name", "address", "model"].every((part) => typeof from?.[part] === "string");
 }
 
-export class History {
-  // Whether conversations are kept in this browser.
-  get keeps() {
-    return localStorage.getItem(KEEPS) === "yes";
-  }
+// Whether conversations are kept in this browser.
+function keeps() {
+  return localStorage.getItem(KEEPS) === "yes";
+}
 
-  set keeps(isKept) {
-    if (isKept) localStorage.setItem(KEEPS, "yes");
-    else localStorage.removeItem(KEEPS);
-  }
+function keep(isKept) {
+  if (isKept) localStorage.setItem(KEEPS, "yes");
+  else localStorage.removeItem(KEEPS);
+}
 
-  // The conversation of this tab; null: it has none.
-  ofTab() {
-    return parsedChat(sessionStorage.getItem(TAB));
-  }
+// The conversation of this tab; undefined: it has none.
+export function chatOfTab() {
+  return parsedChat(sessionStorage.getItem(TAB)) ?? undefined;
+}
 
-  // Keep a conversation as it is now; gives a sentence where that has failed, or cost others.
-  save(chat) {
+// Keep a conversation as it is now; gives a sentence where that has failed, or cost others.
+export function saveChat(chat) {
+  const text = JSON.stringify(chat);
+  try {
+    sessionStorage.setItem(TAB, text);
+  } catch {
+    sessionStorage.removeItem(TAB);
+  }
+  return keeps() && chat.messages.length ? saveForLong(chat, text) : "";
+}
+
+function saveForLong(chat, text) {
+  if (text.length > CHARS_MAX)
+    return "This conversation is too long for the history: export it, and begin a new one.";
+  const gone = makeRoom(chat.id, CHARS_MAX - text.length);
+  if (!put(chat.id, text))
+    return "This browser has no room for the history: delete conversations, or export them.";
+  if (!gone) return "";
+  return `The history is full: ${gone === 1 ? "its oldest conversation is" : `its ${gone} oldest conversations are`} deleted.`;
+}
+
+// Delete the oldest until the others take so much; how many had to go.
+function makeRoom(id, chars) {
+  const others = keptChats().filter((one) => one.chat.id !== id);
+  let left = others.reduce((sum, one) => sum + one.chars, 0);
+  let gone = 0;
+  while (left > chars) {
+    const oldest = others.pop();
+    left -= oldest.chars;
+    gone += 1;
+    remove(oldest.chat.id);
+  }
+  return gone;
+}
+
+// {chat, chars} of all that are kept, the latest first.
+function keptChats() {
+  const names = Object.keys(localStorage).filter((name) => name.startsWith(CHAT));
+  const found = names.map((name) => {
+    const text = localStorage.getItem(name);
+    return { chat: parsedChat(text) ?? { id: name.slice(CHAT.length), at: 0, messages: [] }, chars: text.length };
+  });
+  return found.sort((one, other) => other.chat.at - one.chat.at);
+}
+
+function remove(id) {
+  localStorage.removeItem(CHAT + id);
+}
+
+// Keep conversations of a file, the latest first, beside those that are here: of one that both have,
+// the later. Nothing that is here has to go. How many are {added, known, left}.
+function merge(chats) {
+  keep(true);
+  const here = keptChats();
+  let room = CHARS_MAX - here.reduce((sum, one) => sum + one.chars, 0);
+  const count = { added: 0, known: 0, left: 0 };
+  for (const chat of [...chats].sort((one, other) => other.at - one.at)) {
+    const old = here.find((one) => one.chat.id === chat.id);
     const text = JSON.stringify(chat);
-    try {
-      sessionStorage.setItem(TAB, text);
-    } catch {
-      sessionStorage.removeItem(TAB);
+    const more = text.length - (old?.chars ?? 0);
+    if (old && old.chat.at >= chat.at) count.known += 1;
+    else if (more > room || !put(chat.id, text)) count.left += 1;
+    else {
+      room -= more;
+      count.added += 1;
+      here.push({ chat, chars: text.length });
     }
-    return this.keeps && chat.messages.length ? this.#saveForLong(chat, text) : "";
   }
+  return count;
+}
 
-  #saveForLong(chat, text) {
-    if (text.length > CHARS_MAX)
-      return "This conversation is too long for the history: export it, and begin a new one.";
-    const gone = this.#makeRoom(chat.id, CHARS_MAX - text.length);
-    if (!this.#put(chat.id, text))
-      return "This browser has no room for the history: delete conversations, or export them.";
-    if (!gone) return "";
-    return `The history is full: ${gone === 1 ? "its oldest conversation is" : `its ${gone} oldest conversations are`} deleted.`;
-  }
-
-  // Delete the oldest until the others take so much; how many had to go.
-  #makeRoom(id, chars) {
-    const others = this.list().filter((one) => one.chat.id !== id);
-    let left = others.reduce((sum, one) => sum + one.chars, 0);
-    let gone = 0;
-    while (left > chars) {
-      const oldest = others.pop();
-      left -= oldest.chars;
-      gone += 1;
-      this.remove(oldest.chat.id);
-    }
-    return gone;
-  }
-
-  // {chat, chars} of all that are kept, the latest first.
-  list() {
-    const names = Object.keys(localStorage).filter((name) => name.startsWith(CHAT));
-    const found = names.map((name) => {
-      const text = localStorage.getItem(name);
-      return { chat: parsedChat(text) ?? { id: name.slice(CHAT.length), at: 0, messages: [] }, chars: text.length };
-    });
-    return found.sort((one, other) => other.chat.at - one.chat.at);
-  }
-
-  remove(id) {
-    localStorage.removeItem(CHAT + id);
-  }
-
-  // Keep conversations of a file, the latest first, beside those that are here: of one that both have,
-  // the later. Nothing that is here has to go. How many are {added, known, left}.
-  merge(chats) {
-    this.keeps = true;
-    const here = this.list();
-    let room = CHARS_MAX - here.reduce((sum, one) => sum + one.chars, 0);
-    const count = { added: 0, known: 0, left: 0 };
-    for (const chat of [...chats].sort((one, other) => other.at - one.at)) {
-      const old = here.find((one) => one.chat.id === chat.id);
-      const text = JSON.stringify(chat);
-      const more = text.length - (old?.chars ?? 0);
-      if (old && old.chat.at >= chat.at) count.known += 1;
-      else if (more > room || !this.#put(chat.id, text)) count.left += 1;
-      else {
-        room -= more;
-        count.added += 1;
-        here.push({ chat, chars: text.length });
-      }
-    }
-    return count;
-  }
-
-  #put(id, text) {
-    try {
-      localStorage.setItem(CHAT + id, text);
-      return true;
-    } catch {
-      return false;
-    }
+function put(id, text) {
+  try {
+    localStorage.setItem(CHAT + id, text);
+    return true;
+  } catch {
+    return false;
   }
 }
 
@@ -168,7 +166,7 @@ function mergedText({ added, known, left }) {
   return `Conversations of the file: ${parts.join(", ")}.`;
 }
 
-export function asMarkdown(chat) {
+function asMarkdown(chat) {
   const said = chat.messages.map((one) => {
     const place = placeOf(one.from);
     const who = one.role === "user" ? "You" : `Answer${place && ` (${one.from.model} at ${place})`}`;
@@ -178,96 +176,72 @@ export function asMarkdown(chat) {
 }
 
 // The dialog with all that is kept. `current` gives the conversation of now, `onOpen` gets another.
-export class HistoryDialog {
-  #history;
-  #current;
-  #onOpen;
-  #dialog = byId("history");
+export function historyDialog(current, onOpen) {
+  const dialog = byId("history");
+  const json = (value) => JSON.stringify(value, null, 1);
+  const all = () => keptChats().map((one) => one.chat);
+  on("open-history", "click", open);
+  on("close-history", "click", () => dialog.close());
+  on("keep-history", "change", (event) => {
+    keep(event.target.checked);
+    show(saveChat(current()));
+  });
+  on("delete-history", "click", () => forget(all()));
+  on("export-markdown", "click", () => download("conversation.md", "text/markdown", asMarkdown(current())));
+  on("export-json", "click", () => download("conversation.json", "application/json", json(current())));
+  on("export-all", "click", () => download("conversations.json", "application/json", json(all())));
+  onFiles("import-history", "import-file", ([file]) => read(file));
 
-  constructor(history, current, onOpen) {
-    this.#history = history;
-    this.#current = current;
-    this.#onOpen = onOpen;
-    on("open-history", "click", () => this.open());
-    on("close-history", "click", () => this.#dialog.close());
-    on("keep-history", "change", () => this.#choose());
-    on("delete-history", "click", () => this.#deleteAll());
-    on("export-markdown", "click", () => download("conversation.md", "text/markdown", asMarkdown(current())));
-    on("export-json", "click", () => download("conversation.json", "application/json", JSON.stringify(current(), null, 2)));
-    on("export-all", "click", () => {
-      const chats = history.list().map((one) => one.chat);
-      download("conversations.json", "application/json", JSON.stringify(chats, null, 1));
-    });
-    on("import-history", "click", () => byId("import-file").click());
-    on("import-file", "change", (event) => this.#import(event.target));
-  }
-
-  async #import(input) {
-    const [file] = input.files;
-    if (!file) return;
-    const megabytes = (bytes) => `${Math.round(bytes / 1e6)} MB`;
+  async function read(file) {
     if (file.size > FILE_BYTES_MAX) {
-      this.#show(`This file has ${megabytes(file.size)}, at most ${megabytes(FILE_BYTES_MAX)} are read: save fewer conversations into it.`);
+      const megabytes = (bytes) => `${Math.round(bytes / 1e6)} MB`;
+      show(`This file has ${megabytes(file.size)}, at most ${megabytes(FILE_BYTES_MAX)} are read: save fewer conversations into it.`);
     } else {
       const chats = chatsOf(await file.text());
       const none = "This file holds no conversations: import one that this page has saved as JSON.";
-      this.#show(chats ? mergedText(this.#history.merge(chats)) : none);
-      this.#openLater();
+      show(chats ? mergedText(merge(chats)) : none);
+      openLater();
     }
-    input.value = "";
-    byId("keep-history").checked = this.#history.keeps;
+    byId("keep-history").checked = keeps();
   }
 
   // What is open would else be kept over a later state of it.
-  #openLater() {
-    const { id, at } = this.#current();
-    const later = this.#history.list().find(({ chat }) => chat.id === id && chat.at > at);
-    if (later) this.#onOpen(later.chat);
+  function openLater() {
+    const { id, at } = current();
+    const later = all().find((chat) => chat.id === id && chat.at > at);
+    if (later) onOpen(later);
   }
 
-  open() {
-    byId("keep-history").checked = this.#history.keeps;
-    const isEmpty = this.#current().messages.length === 0;
+  function open() {
+    byId("keep-history").checked = keeps();
+    const isEmpty = current().messages.length === 0;
     for (const id of ["export-markdown", "export-json"]) byId(id).disabled = isEmpty;
-    this.#show();
-    this.#dialog.showModal();
+    show();
+    dialog.showModal();
   }
 
-  #choose() {
-    this.#history.keeps = byId("keep-history").checked;
-    const trouble = this.#history.save(this.#current());
-    this.#show(trouble);
-  }
-
-  #show(trouble = "") {
-    const rows = this.#history.list().map(({ chat }) => this.#row(chat));
+  function show(trouble = "") {
+    const rows = all().map(row);
     byId("chats").replaceChildren(...rows);
     for (const id of ["delete-history", "export-all"]) byId(id).disabled = rows.length === 0;
-    const told = rows.length ? "" : "No conversation is kept.";
-    byId("history-told").textContent = trouble || told;
+    byId("history-told").textContent = trouble || (rows.length ? "" : "No conversation is kept.");
   }
 
-  #row(chat) {
-    const open = button(titleOf(chat), () => {
-      this.#dialog.close();
-      this.#onOpen(chat);
+  function row(chat) {
+    const title = button(titleOf(chat), () => {
+      dialog.close();
+      onOpen(chat);
     });
-    const remove = button("Delete", () => {
-      this.#history.remove(chat.id);
-      this.#show();
-      byId("close-history").focus();
-    });
-    open.className = "title";
-    remove.setAttribute("aria-label", `Delete: ${titleOf(chat)}`);
+    title.className = "title";
     const places = new Set(chat.messages.map((one) => placeOf(one.from)).filter(Boolean));
     const facts = [new Date(chat.at).toLocaleDateString(), ...places].join(", ");
-    const when = element("span", "faint small", facts);
-    return element("li", "row", open, when, remove);
+    const gone = deleteButton(titleOf(chat), () => forget([chat]));
+    return element("li", "row", title, element("span", "faint small", facts), gone);
   }
 
-  #deleteAll() {
-    for (const { chat } of this.#history.list()) this.#history.remove(chat.id);
-    this.#show();
+  function forget(chats) {
+    for (const { id } of chats) remove(id);
+    show();
     byId("close-history").focus();
   }
 }

@@ -6,5 +6,9 @@ export function takeKeyFromLink() {
   if (!fragment.has("key")) return "";
   history.replaceState(null, "", location.pathname + location.search);
   const secret = fragment.get("key").trim();
-  return /^[\x21-\x7e]+$/.test(secret) ? secret : "";
+  return isKey(secret) ? secret : "";
+}
+
+export function isKey(text) {
+  return /^[\x21-\x7e]+$/.test(text);
 }

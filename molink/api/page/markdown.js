@@ -134,10 +134,13 @@ function goesOn(line) {
 }
 
 function fenceEnd(lines, at) {
-  const mark = lines[at].match(FENCE)[1];
-  const closes = (line) => line.trim().startsWith(mark) && /^[`~]+$/.test(line.trim());
-  const body = whileTrue(lines, at + 1, (line) => !closes(line));
+  const [, mark] = lines[at].match(FENCE);
+  const body = whileTrue(lines, at + 1, (line) => !closes(line, mark));
   return Math.min(body + 1, lines.length);
+}
+
+function closes(line, mark) {
+  return line.trim().startsWith(mark) && /^[`~]+$/.test(line.trim());
 }
 
 // A list goes on with items of its own kind, lines that are indented, and over blank lines between.
@@ -197,9 +200,8 @@ function inner(tag, lines, depth) {
 
 function codeNode(lines) {
   const [, mark, language] = lines[0].match(FENCE);
-  const last = lines.at(-1).trim();
-  const closed = lines.length > 1 && last.startsWith(mark) && /^[`~]+$/.test(last);
-  const code = element("code", "", lines.slice(1, closed ? -1 : undefined).join("\n"));
+  const isClosed = lines.length > 1 && closes(lines.at(-1), mark);
+  const code = element("code", "", lines.slice(1, isClosed ? -1 : undefined).join("\n"));
   const body = scrolling(element("pre", "", code), language ? `Code, ${language}` : "Code");
   const copy = copyButton("Copy the code", () => code.textContent);
   return element("div", "code", element("div", "head", element("span", "", language), copy), body);
@@ -244,7 +246,7 @@ function headingNode(line) {
 }
 
 function listNode(lines, depth) {
-  const list = document.createElement(isOrdered(lines[0]) ? "ol" : "ul");
+  const list = element(isOrdered(lines[0]) ? "ol" : "ul", "");
   const first = parseInt(lines[0].trim(), 10);
   if (list.tagName === "OL" && first !== 1) list.start = first;
   for (const item of itemsOf(lines)) list.append(itemNode(item, depth));
@@ -293,7 +295,7 @@ function boxNode(isDone) {
 }
 
 function textNode(tag, text) {
-  const node = document.createElement(tag);
+  const node = element(tag, "");
   node.dir = "auto";
   if (text.length > INLINE_CHARS_MAX) node.append(text);
   else appendInline(node, text, 0);
@@ -319,7 +321,7 @@ function inlineNode(match, depth) {
   const tex = math ?? math2 ?? math3 ?? math4;
   if (tex !== undefined) return mathNode(tex, false) ?? match[0];
   const isStrong = (strong ?? strong2) !== undefined;
-  const marked = document.createElement(isStrong ? "strong" : "em");
+  const marked = element(isStrong ? "strong" : "em", "");
   appendInline(marked, strong ?? strong2 ?? em ?? em2, depth + 1);
   return marked;
 }

@@ -43,8 +43,7 @@ export function mathNode(tex, isBlock) {
     const reader = new Reader(tex);
     const row = reader.row((token) => token === undefined);
     const math = made("math", row);
-    if (isBlock) math.setAttribute("display", "block");
-    return math;
+    return isBlock ? marked(math, "display", "block") : math;
   } catch (error) {
     if (error instanceof TooDeep) return null;
     throw error;
@@ -64,6 +63,11 @@ function made(tag, ...children) {
   return node;
 }
 
+function marked(node, name, value) {
+  node.setAttribute(name, value);
+  return node;
+}
+
 class Reader {
   #tokens;
   #spaced; // Texts with their spaces, which are no tokens.
@@ -76,18 +80,26 @@ class Reader {
     this.#spaced = { tex, from: matches.map((match) => match.index) };
   }
 
+  get #next() {
+    return this.#tokens[this.#at];
+  }
+
+  #take() {
+    return this.#tokens[this.#at++];
+  }
+
   // Elements until `ends` holds for a token, which is passed over.
   row(ends) {
     if (++this.#depth > DEPTH_MAX) throw new TooDeep();
     const row = made("mrow");
-    while (this.#at < this.#tokens.length && !ends(this.#tokens[this.#at])) this.#part(row);
+    while (this.#at < this.#tokens.length && !ends(this.#next)) this.#part(row);
     this.#at += 1;
     this.#depth -= 1;
     return row;
   }
 
   #part(row) {
-    const token = this.#tokens[this.#at];
+    const token = this.#next;
     if (token === "^" || token === "_") return this.#scripts(row.lastChild ?? row.appendChild(made("mrow")));
     if (token === "'") {
       this.#at += 1;
@@ -100,8 +112,8 @@ class Reader {
   // Put what follows ^ and _ on an element.
   #scripts(base) {
     const found = {};
-    while (["^", "_"].includes(this.#tokens[this.#at]) && !(this.#tokens[this.#at] in found)) {
-      const mark = this.#tokens[this.#at++];
+    while (["^", "_"].includes(this.#next) && !(this.#next in found)) {
+      const mark = this.#take();
       found[mark] = this.#argument();
     }
     const isOver = base.dataset.limits === "yes";
@@ -121,7 +133,7 @@ class Reader {
   }
 
   #atom() {
-    const token = this.#tokens[this.#at++];
+    const token = this.#take();
     if (token === "{") return this.row((one) => one === "}");
     if (token === "}" || token === "&") return null;
     if (token.startsWith("\\") && token.length > 1) return this.#command(token.slice(1));
@@ -135,7 +147,7 @@ class Reader {
     if (Object.hasOwn(SIGNS, name)) return made("mo", SIGNS[name]);
     if (Object.hasOwn(LARGE, name)) return limited(made("mo", LARGE[name]), name);
     if (NAMES.includes(name)) return limited(made("mi", name), name);
-    if (Object.hasOwn(SPACES, name)) return spaceOf(SPACES[name]);
+    if (Object.hasOwn(SPACES, name)) return marked(made("mspace"), "width", `${SPACES[name]}em`);
     if (Object.hasOwn(ACCENTS, name)) return this.#accented(ACCENTS[name]);
     if (Object.hasOwn(STYLES, name)) return styled(this.#argument(), STYLES[name]);
     if (TEXTS.includes(name)) return made("mtext", this.#text());
@@ -144,9 +156,9 @@ class Reader {
       case "frac":
       case "dfrac":
       case "tfrac":
-        return made("mfrac", this.#argument(), this.#argument());
+        return this.#fraction();
       case "binom":
-        return made("mrow", made("mo", "("), unruled(made("mfrac", this.#argument(), this.#argument())), made("mo", ")"));
+        return made("mrow", made("mo", "("), marked(this.#fraction(), "linethickness", "0"), made("mo", ")"));
       case "sqrt":
         return this.#root();
       case "left":
@@ -162,14 +174,16 @@ class Reader {
     }
   }
 
+  #fraction() {
+    return made("mfrac", this.#argument(), this.#argument());
+  }
+
   #accented(sign) {
-    const over = made("mover", this.#argument(), made("mo", sign));
-    over.setAttribute("accent", "true");
-    return over;
+    return marked(made("mover", this.#argument(), made("mo", sign)), "accent", "true");
   }
 
   #root() {
-    if (this.#tokens[this.#at] !== "[") return made("msqrt", this.#argument());
+    if (this.#next !== "[") return made("msqrt", this.#argument());
     this.#at += 1;
     const index = this.row((one) => one === "]");
     return made("mroot", this.#argument(), index);
@@ -183,13 +197,13 @@ class Reader {
   }
 
   #fence() {
-    const token = this.#tokens[this.#at++] ?? ".";
+    const token = this.#take() ?? ".";
     const sign = token.startsWith("\\") ? (SIGNS[token.slice(1)] ?? token.slice(1)) : token;
     return made("mo", sign === "." ? "" : sign);
   }
 
   #table(kind) {
-    if (kind === "array" && this.#tokens[this.#at] === "{") this.#text();
+    if (kind === "array" && this.#next === "{") this.#text();
     const table = made("mtable");
     do {
       const line = made("mtr");
@@ -197,7 +211,7 @@ class Reader {
       while (this.#tokens[this.#at - 1] === "&");
       table.append(line);
     } while (this.#tokens[this.#at - 1] === "\\\\");
-    if (this.#tokens[this.#at] === "{") this.#text();
+    if (this.#next === "{") this.#text();
     const [open, close] = FENCES[kind.replace("*", "")] ?? "";
     return made("mrow", ...(open ? [made("mo", open)] : []), table, ...(close ? [made("mo", close)] : []));
   }
@@ -205,10 +219,10 @@ class Reader {
   // The text of a group in braces, as it stands.
   #text() {
     const from = this.#at + 1;
-    if (this.#tokens[this.#at] !== "{") return this.#tokens[this.#at++] ?? "";
+    if (this.#next !== "{") return this.#take() ?? "";
     let depth = 0;
     do {
-      depth += { "{": 1, "}": -1 }[this.#tokens[this.#at++]] ?? 0;
+      depth += { "{": 1, "}": -1 }[this.#take()] ?? 0;
     } while (depth && this.#at < this.#tokens.length);
     const { tex, from: places } = this.#spaced;
     return tex.slice(places[from - 1] + 1, depth ? undefined : places[this.#at - 1]);
@@ -220,17 +234,6 @@ function limited(node, name) {
   return node;
 }
 
-function spaceOf(em) {
-  const space = made("mspace");
-  space.setAttribute("width", `${em}em`);
-  return space;
-}
-
-function unruled(fraction) {
-  fraction.setAttribute("linethickness", "0");
-  return fraction;
-}
-
 // Letters of another style have places of their own in Unicode.
 const FIRST = { bold: [0x1d400, 0x1d41a], double: [0x1d538, 0x1d552], script: [0x1d49c, 0x1d4b6] };
 const ELSEWHERE = { double: { C: "ℂ", H: "ℍ", N: "ℕ", P: "ℙ", Q: "ℚ", R: "ℝ", Z: "ℤ" }, script: { B: "ℬ", E: "ℰ", F: "ℱ", H: "ℋ", I: "ℐ", L: "ℒ", M: "ℳ", R: "ℛ" } };
@@ -238,10 +241,8 @@ const ELSEWHERE = { double: { C: "ℂ", H: "ℍ", N: "ℕ", P: "ℙ", Q: "ℚ", 
 function styled(node, style) {
   const isLeaf = node.localName === "mi";
   if (style === "plain") {
-    const letters = [...node.childNodes].every((one) => one.localName === "mi");
-    const name = made("mi", letters || isLeaf ? node.textContent : "");
-    name.setAttribute("mathvariant", "normal");
-    return letters || isLeaf ? name : node;
+    const isName = isLeaf || [...node.childNodes].every((one) => one.localName === "mi");
+    return isName ? marked(made("mi", node.textContent), "mathvariant", "normal") : node;
   }
   for (const letter of isLeaf ? [node] : node.querySelectorAll("mi")) {
     letter.textContent = letter.textContent.replace(/[A-Za-z]/g, (one) => {

@@ -4,7 +4,7 @@
 // as it is busy. Beside it the same as a list, for screen readers.
 
 import { getJson } from "./api.js";
-import { amount, element } from "./dom.js";
+import { amount, byId, element } from "./dom.js";
 
 const EVERY_MS = 1000;
 
@@ -19,82 +19,58 @@ const WIDTH = 14;
 const GAP = 0.012;
 const NUMBERED_MAX = 16;
 
-// Width of a stripe, as a share of the circle.
-const STRIPE = 0.012;
+// Ask for the rings of `server()` once a second, and hand each view to `onView`, each failure to
+// `onError`; not while the page is hidden. Gives what asks now.
+export function watchRings(server, onView, onError) {
+  let timer = null;
+  document.addEventListener("visibilitychange", ask);
+  return ask;
 
-// Asks for the rings and hands each view to `onView`, each failure to `onError`.
-export class RingWatch {
-  #server;
-  #onView;
-  #onError;
-  #timer = null;
-
-  constructor(server, onView, onError) {
-    this.#server = server;
-    this.#onView = onView;
-    this.#onError = onError;
-    document.addEventListener("visibilitychange", () => this.ask());
-  }
-
-  // Ask now, and again after a while; not while the page is hidden.
-  async ask() {
-    clearTimeout(this.#timer);
+  async function ask() {
+    clearTimeout(timer);
     if (document.hidden) return;
-    const turn = (this.#timer = setTimeout(() => this.ask(), AGAIN_MS));
+    const turn = (timer = setTimeout(ask, AGAIN_MS));
     let wait = AGAIN_MS;
     try {
-      this.#onView(await getJson("ring", this.#server()));
+      onView(await getJson("ring", server()));
       wait = EVERY_MS;
     } catch (error) {
-      this.#onError(error);
+      onError(error);
       if (error.status === 401) wait = Infinity; // Until there is a key, and somebody asks again.
     }
-    if (this.#timer !== turn) return; // Asked for again meanwhile.
+    if (timer !== turn) return; // Asked for again meanwhile.
     clearTimeout(turn);
-    if (wait < Infinity) this.#timer = setTimeout(() => this.ask(), wait);
+    if (wait < Infinity) timer = setTimeout(ask, wait);
   }
 }
 
-// Draws views into a container; what only changes in figures is changed in place.
-export class RingPanel {
-  #container;
-  #drawn = new Map(); // By what a ring consists of: its element and how to update it.
-  #answering = null;
+let drawn = new Map(); // By what a ring consists of: its element and how to update it.
+let answering = null;
 
-  constructor(container) {
-    this.#container = container;
+// Draw a view; what only changes in figures is changed in place.
+export function drawRings(view) {
+  const before = drawn;
+  drawn = new Map();
+  for (const ring of view.rings) {
+    const name = JSON.stringify([ring.ring, ring.stages.map((one) => [one.node, one.layers])]);
+    drawn.set(name, before.get(name) ?? drawRing(ring, view.rings.length > 1));
+    drawn.get(name).update(ring);
   }
-
-  show(view) {
-    const drawn = new Map();
-    for (const ring of view.rings) {
-      const name = JSON.stringify([ring.ring, ring.stages.map((one) => [one.node, one.layers])]);
-      drawn.set(name, this.#drawn.get(name) ?? drawRing(ring, view.rings.length > 1));
-      drawn.get(name).update(ring);
-    }
-    const changed = [...drawn.keys()].join() !== [...this.#drawn.keys()].join();
-    this.#drawn = drawn;
-    if (changed || view.rings.length === 0) {
-      const elements = [...drawn.values()].map((one) => one.element);
-      this.#container.replaceChildren(...(elements.length ? elements : [element("p", "", "No ring serves at present.")]));
-    }
-    this.mark(this.#answering);
+  const changed = [...drawn.keys()].join() !== [...before.keys()].join();
+  if (changed || !drawn.size) {
+    const elements = [...drawn.values()].map((one) => one.element);
+    byId("rings").replaceChildren(...(drawn.size ? elements : [element("p", "", "No ring serves at present.")]));
   }
+  markRing(answering);
+}
 
-  // Whether the view is an old one, because the server does not answer.
-  stale(isStale) {
-    this.#container.classList.toggle("stale", isStale);
-  }
-
-  // Mark the ring that computes this reader's answer; null: none does. Where that ring has gone and
-  // there is only one other, the answer goes on there.
-  mark(number) {
-    this.#answering = number;
-    const rings = [...this.#drawn.values()];
-    for (const one of rings) {
-      const isIt = number !== null && (one.number === number || rings.length === 1);
-      one.element.classList.toggle("answering", isIt);
-    }
+// Mark the ring that computes this reader's answer; null: none does. Where that ring has gone and
+// there is only one other, the answer goes on there.
+export function markRing(number) {
+  answering = number;
+  for (const one of drawn.values()) {
+    const isIt = number !== null && (one.number === number || drawn.size === 1);
+    one.element.classList.toggle("answering", isIt);
   }
 }
 
@@ -141,7 +117,7 @@ function drawStage(ring, stage, index) {
   return {
     element: element("li", "", element("p", "stage", name, " ", layers, " ", busy), line),
     update(now, link, isAway) {
-      setText(busy, isAway ? "went away" : `${Math.round(100 * share(now.busy_share))} % busy`);
+      setText(busy, isAway ? "no answer" : `${Math.round(100 * share(now.busy_share))} % busy`);
       const where = isLast ? `back to ${next}` : `to ${next}`;
       const told = `${isLast ? "↺" : "↓"} ${where}: ${lineText(link)}`;
       setText(line, ring.stages.length > 1 ? told : "");
@@ -201,15 +177,9 @@ function drawArc(from, to, count) {
     element: svg("g", {}, held, busy),
     update(part, isAway) {
       busy.setAttribute("stroke-dasharray", `${length * part} 1`);
-      held.setAttribute("stroke-dasharray", isAway ? striped(length) : `${length} 1`);
+      held.classList.toggle("away", isAway);
     },
   };
-}
-
-// The dashes of an arc whose PC is away: stripes, then none.
-function striped(length) {
-  const count = Math.max(1, Math.round(length / (2 * STRIPE)));
-  return `${`${STRIPE} ${STRIPE} `.repeat(count - 1)}${STRIPE} 1`;
 }
 
 function drawNumber(at, number) {

@@ -51,6 +51,7 @@ MODULES = (
     "answer",
     "answering",
     "api",
+    "attach",
     "chat",
     "dom",
     "history",
@@ -200,7 +201,7 @@ class RingView(TypedDict):
     stages: list[StageView]
     links: list[RingLinkView]
     waits_for: str | None
-    """Node whose stage is lost and is being replaced; null: the ring goes round."""
+    """Node whose stage is lost or silent; null: the ring goes round."""
 
 
 class RingsView(TypedDict):
@@ -227,8 +228,8 @@ def lost_stages(events: Iterable[ClusterEvent]) -> dict[int, str]:
 def ring_view(
     report: ClusterReport, unready_reason: str | None, lost: Mapping[int, str] | None = None
 ) -> RingsView:
-    """The body of GET /ring, of a report, the reason why nothing serves (None: it does), and what
-    rings wait for."""
+    """The body of GET /ring, of a report, the reason why nothing serves (None: it does), and the
+    nodes that rings have lost. A silent stage is waited for, too: it is lost seconds later."""
     return {
         "model": report.model,
         "serving": unready_reason is None,
@@ -237,12 +238,13 @@ def ring_view(
     }
 
 
-def _ring(ring: RingReport, waits_for: str | None) -> RingView:
+def _ring(ring: RingReport, lost: str | None) -> RingView:
+    silent = next((stage.node for stage in ring.stages if stage.silent_s > 0), None)
     return {
         "ring": ring.number,
         "stages": [_stage(stage) for stage in ring.stages],
         "links": [_link(link) for link in ring.links if COORDINATOR not in link.ends],
-        "waits_for": waits_for,
+        "waits_for": lost or silent,
     }
 
 

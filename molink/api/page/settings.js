@@ -3,17 +3,16 @@
 // The key is a secret, so nothing here outlives the tab, unless the reader has the key remembered. Keys
 // of other addresses are in `addresses.js`: here it is always the key of the address that is asked.
 
-import { AddressBook } from "./addresses.js";
+import { changeChosen, chosenAddress, keepsAddresses } from "./addresses.js";
 import { byId, on } from "./dom.js";
 
 const KEY = "molink-key";
 const SETTINGS = "molink-settings";
 
-export class Settings {
+class Settings {
   temperature = null;
   maxTokens = null;
   systemPrompt = "";
-  book = new AddressBook();
 
   constructor() {
     try {
@@ -25,37 +24,28 @@ export class Settings {
 
   // Who is asked, as `api.js` takes it.
   get server() {
-    const { chosen } = this.book;
-    return { url: chosen?.url ?? "", name: chosen?.name ?? "", key: this.key };
+    const { url, name } = chosenAddress() ?? { url: "", name: "" };
+    return { url, name, key: this.key };
   }
 
   get key() {
-    if (this.book.chosen) return this.book.chosen.key;
-    return sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
+    return chosenAddress()?.key ?? sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
   }
 
   set key(secret) {
-    if (this.book.chosen) {
-      this.book.key = secret;
-      return;
-    }
-    if (secret) {
-      sessionStorage.setItem(KEY, secret);
-      return;
-    }
-    sessionStorage.removeItem(KEY);
-    localStorage.removeItem(KEY);
+    if (chosenAddress()) return changeChosen({ key: secret });
+    if (secret) return sessionStorage.setItem(KEY, secret);
+    for (const store of [sessionStorage, localStorage]) store.removeItem(KEY);
   }
 
   // Whether the key is remembered on this device.
   get remembersKey() {
-    if (this.book.chosen) return this.book.keeps;
-    return localStorage.getItem(KEY) !== null;
+    return chosenAddress() ? keepsAddresses() : localStorage.getItem(KEY) !== null;
   }
 
   // Of another address it is chosen with all addresses.
   set remembersKey(isRemembered) {
-    if (this.book.chosen) return;
+    if (chosenAddress()) return;
     if (isRemembered && this.key) localStorage.setItem(KEY, this.key);
     else localStorage.removeItem(KEY);
   }
@@ -77,75 +67,50 @@ export class Settings {
   }
 }
 
-// The dialog in which settings are changed.
-export class SettingsDialog {
-  #settings;
-  #dialog = byId("settings");
-  #fields = {
-    temperature: byId("temperature"),
-    maxTokens: byId("max-tokens"),
-    systemPrompt: byId("system-prompt"),
-  };
+export const settings = new Settings();
 
-  // `onKey` is called when the reader wants another key, or none (true).
-  constructor(settings, onKey) {
-    this.#settings = settings;
-    on("open-settings", "click", () => this.open());
-    on("cancel-settings", "click", () => this.#dialog.close());
-    on("settings-form", "submit", (event) => {
-      event.preventDefault();
-      this.#save();
+// The dialog in which settings are changed. `onKey` is called when the reader wants another key, or
+// none (true). Gives what tells the dialog what the server has said of its model.
+export function settingsDialog(onKey) {
+  const dialog = byId("settings");
+  const [temperature, maxTokens, systemPrompt] = ["temperature", "max-tokens", "system-prompt"].map(byId);
+  on("open-settings", "click", open);
+  on("cancel-settings", "click", () => dialog.close());
+  on("settings-form", "submit", save);
+  for (const id of ["change-key", "forget-key"]) {
+    on(id, "click", () => {
+      dialog.close();
+      onKey(id === "forget-key");
     });
-    for (const [id, forget] of [
-      ["change-key", false],
-      ["forget-key", true],
-    ]) {
-      on(id, "click", () => {
-        this.#dialog.close();
-        onKey(forget);
-      });
-    }
   }
 
-  // Tell what the server has said of its model.
-  model(name, tokensMax) {
-    byId("settings-model").textContent = name;
-    this.#fields.maxTokens.max = tokensMax ?? "";
-    const most = tokensMax ? `, at most ${tokensMax} with the conversation` : "";
-    byId("max-tokens-hint").textContent = `Empty: as many as fit${most}.`;
-  }
-
-  open() {
-    const { temperature, maxTokens, systemPrompt } = this.#fields;
-    temperature.value = this.#settings.temperature ?? "";
-    maxTokens.value = this.#settings.maxTokens ?? "";
-    systemPrompt.value = this.#settings.systemPrompt;
-    this.#check();
-    const key = this.#settings.key;
-    const where = this.#settings.remembersKey ? ", remembered on this device" : "";
+  function open() {
+    temperature.value = settings.temperature ?? "";
+    maxTokens.value = settings.maxTokens ?? "";
+    systemPrompt.value = settings.systemPrompt;
+    wrongField();
+    const { key, remembersKey } = settings;
+    const where = remembersKey ? ", remembered on this device" : "";
     byId("key-state").textContent = key ? `in use, ending in ${key.slice(-4)}${where}` : "none";
     byId("forget-key").disabled = !key;
-    this.#dialog.showModal();
+    byId("api-docs").href = `${settings.server.url}docs`;
+    dialog.showModal();
   }
 
-  #save() {
-    const wrong = this.#check();
-    if (wrong) {
-      wrong.focus();
-      return;
-    }
-    const { temperature, maxTokens, systemPrompt } = this.#fields;
-    this.#settings.save({
+  function save(event) {
+    event.preventDefault();
+    const wrong = wrongField();
+    if (wrong) return wrong.focus();
+    settings.save({
       temperature: numberIn(temperature),
       maxTokens: numberIn(maxTokens),
       systemPrompt: systemPrompt.value,
     });
-    this.#dialog.close();
+    dialog.close();
   }
 
   // Say beside each field what is wrong with it; the first one that is.
-  #check() {
-    const { temperature, maxTokens } = this.#fields;
+  function wrongField() {
     const most = maxTokens.max ? `from 1 to ${maxTokens.max}` : "of 1 or more";
     const sentences = [
       [temperature, "Give a number from 0 to 100, or nothing."],
@@ -158,6 +123,13 @@ export class SettingsDialog {
     }
     return [temperature, maxTokens].find((field) => !field.checkValidity());
   }
+
+  return (name, tokensMax) => {
+    byId("settings-model").textContent = name;
+    maxTokens.max = tokensMax ?? "";
+    const most = tokensMax ? `, at most ${tokensMax} with the conversation` : "";
+    byId("max-tokens-hint").textContent = `Empty: as many as fit${most}.`;
+  };
 }
 
 function numberIn(field) {

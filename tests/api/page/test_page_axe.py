@@ -62,7 +62,7 @@ async def test_axe_finds_nothing(open_page, size, scheme):
     await visit.ask("Tell me.")
     await expect(visit.page.locator("#send")).to_be_visible()
     service.events.add("stage_lost", "ring 1 has lost cellar", node="cellar", ring=1)
-    await expect(visit.page.locator("#state")).to_contain_text("went away")
+    await expect(visit.page.locator("#state")).to_contain_text("does not answer")
     assert await findings(visit) == []
     for name in ("History", "Settings"):
         await visit.page.get_by_role("button", name=name).click()

@@ -106,7 +106,7 @@ async def test_all_of_it_is_reached_by_tab_in_the_order_of_reading(open_page):
         seen.append(await visit.page.evaluate(FOCUSED))
     order = ["new-chat", "open-history", "open-settings", "SUMMARY"]
     order += ["Edit this message", "Copy the code", "Code", "Copy the answer", "Answer again"]
-    assert [one for one in seen if one != "conversation"] == [*order, "question", "send"]
+    assert [one for one in seen if one != "conversation"] == [*order, "question", "attach", "send"]
 
 
 async def test_what_a_screen_reader_finds(open_page):
@@ -135,6 +135,7 @@ async def test_what_a_screen_reader_finds(open_page):
             - button "Copy the answer"
             - button "Answer again"
         - textbox "Message"
+        - button "Attach text files"
         - button "Send"
       - log
     """)

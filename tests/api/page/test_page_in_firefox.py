@@ -41,7 +41,7 @@ async def test_an_answer_is_shown_goes_on_after_a_load_and_is_stopped(open_page)
     await expect(text(visit)).to_contain_text("Once upon a ")
     assert await visit.page.evaluate("document.documentElement.scrollWidth") == 375
     visit.service.events.add("stage_lost", "ring 1 has lost cellar", node="cellar", ring=1)
-    await expect(visit.page.locator("#state")).to_contain_text("cellar went away")
+    await expect(visit.page.locator("#state")).to_contain_text("cellar does not answer")
     await visit.page.get_by_role("button", name="Stop").click()
     await expect(visit.answer.locator(".note")).to_have_text("Stopped.")
     await visit.service.closed.acquire()

@@ -40,6 +40,14 @@ def test_a_ring_waits_for_what_it_has_lost_until_it_goes_on():
     assert [ring["waits_for"] for ring in view["rings"]] == ["ben", None]
 
 
+def test_a_silent_stage_is_waited_for_before_it_is_lost():
+    report = asyncio.run(cluster_of_agents())
+    first, *others = report.rings
+    stages = tuple(replace(one, silent_s=1.5 * (one.node == "stage 1")) for one in first.stages)
+    view = ring_view(replace(report, rings=(replace(first, stages=stages), *others)), None)
+    assert [ring["waits_for"] for ring in view["rings"]] == ["stage 1", None]
+
+
 def test_without_a_ring_it_says_why():
     view = ring_view(asyncio.run(cluster_without_rings()), "No PC has joined yet.")
     assert (view["serving"], view["reason"], view["rings"]) == (False, "No PC has joined yet.", [])

@@ -136,12 +136,12 @@ TROUBLES: Sequence[tuple[str, Callable[[Stage], AbstractContextManager[None]], S
     (
         "a stage is killed",
         killed_stage,
-        Said("stage_lost", "stage is lost", "went away", "MolinkFinding"),
+        Said("stage_lost", "stage is lost", "does not answer", "MolinkFinding"),
     ),
     (
         "a ring stands still",
         stalled_ring,
-        Said("stage_silent", "has said nothing|no token for", "went away", "MolinkFinding"),
+        Said("stage_silent", "has said nothing|no token for", "does not answer", "MolinkFinding"),
     ),
     (
         "users are refused",
