@@ -8,7 +8,7 @@ from tests.docs_site.pages import ROOT
 from tools.lost_pc import draw
 
 IMAGES = ROOT / "docs" / "images"
-WORDS_MAX = 130
+WORDS_MAX = 120
 
 
 def recorded() -> list[dict[str, object]]:
