@@ -4,11 +4,14 @@ import json
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.docs_site.pages import ROOT
 from tools.lost_pc import draw
 
 IMAGES = ROOT / "docs" / "images"
-WORDS_MAX = 130
+WORDS_MAX = 120
+LINES_MAX = 30
 
 
 def recorded() -> list[dict[str, object]]:
@@ -39,3 +42,10 @@ def test_the_first_screen_is_short():
     first = readme.partition("## How it compares")[0]
     seen = re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", first, flags=re.DOTALL)
     assert len(re.findall(r"\w[\w'.:/-]*", seen)) <= WORDS_MAX
+
+
+@pytest.mark.parametrize("role", ["Use it", "Lend a PC", "Run a cluster"])
+def test_each_role_has_a_quick_start_of_a_screen(role):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition(f"\n## {role}\n")[2].partition("\n## ")[0]
+    assert 0 < len(section.splitlines()) <= LINES_MAX and "```" in section and "![" not in section

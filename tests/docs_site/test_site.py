@@ -1,5 +1,6 @@
 """The documents build into a site without a broken link, an orphan or a request to elsewhere."""
 
+import json
 import re
 from html.parser import HTMLParser
 from importlib import import_module
@@ -15,7 +16,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
-from tools.docs_site.hooks import PAGES_FROM_OUTSIDE, readme_pages, relinked
+from tools.docs_site.hooks import PAGES_FROM_OUTSIDE, RECORDS, readme_pages, relinked
 from tools.docs_site.python_page import ROOMS
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,45 @@ def test_every_page_of_the_folder_is_there(site):
         for page in [*written, *map(Path, PAGES_FROM_OUTSIDE.values())]
     }
     assert wanted <= {page.relative_to(site) for page in pages_of(site)}
+
+
+def test_the_first_page_has_a_door_for_each_role(site):
+    first = (site / "index.html").read_text(encoding="utf-8")
+    doors = ("clients", "volunteering", "operating", "can-i-run", "quick-start")
+    roles = [f"quick-start.html#{role}" for role in ("use-it", "lend-a-pc", "run-a-cluster")]
+    assert {*(f"{door}.html" for door in doors), *roles} - set(
+        re.findall(r'href="([^"]+)"', first)
+    ) == set()
+
+
+def searched(site: Path) -> list[dict]:
+    """The sections in the index that the site's search reads."""
+    return json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("backup", "keeping.html"),
+        ("rotate", "keys.html"),
+        ("upgrade", "keeping.html"),
+        ("rtx 3090", "can-i-run.html"),
+        ("several models", "faq.html"),
+        ("systemd", "keeping.html"),
+    ],
+)
+def test_the_search_has_what_people_look_for(site, words, page):
+    """One section of the page has all the words."""
+    sections = [one for one in searched(site) if one["location"].partition("#")[0] == page]
+    texts = [f"{one['title']} {one['text']}".lower() for one in sections]
+    assert any(all(word in text for word in words.split()) for text in texts)
+
+
+def test_the_search_has_guides_before_records(site):
+    records = [one for one in searched(site) if one["location"].startswith(RECORDS)]
+    guides = [one for one in searched(site) if one["location"].startswith(("faq", "keeping"))]
+    assert records and all(one["boost"] < 1 for one in records)
+    assert guides and not any("boost" in one for one in guides)
 
 
 def test_nothing_is_asked_of_others(site):

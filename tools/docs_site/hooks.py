@@ -25,10 +25,21 @@ ROOT = Path(__file__).parents[2]
 QUICK_START = (
     "Try it",
     "Serve a model",
-    "Lend PCs, and serve from them",
+    "Use it",
+    "Lend a PC",
+    "Run a cluster",
+    "What you see",
     "Before any PC joins",
+    "What the API does",
 )
 """Headings of the README that make up the quick start, in its order."""
+
+POINTER = """\
+The quick start has a screen each: [try it](quick-start.md#try-it), [use it](quick-start.md#use-it),
+[lend a PC](quick-start.md#lend-a-pc), [run a cluster](quick-start.md#run-a-cluster).
+
+"""
+"""What leads from the first page to the quick start of each role."""
 
 PAGES_FROM_OUTSIDE = {
     "README.md": "index.md",
@@ -37,6 +48,11 @@ PAGES_FROM_OUTSIDE = {
     "windows/README.md": "windows.md",
 }
 """Files outside of `docs/`, with the page that holds each."""
+
+RECORDS = ("decisions/", "benchmarks/", "papers/", "changelog")
+"""Pages that the search shows behind guides: they say how it came to be, not what to do."""
+
+RECORDS_BOOST = 0.2
 
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
@@ -65,8 +81,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Turn links between files of the repository to links between pages of the site."""
+    """Turn links between files to links between pages of the site; the search has guides first."""
     own = page.file.src_uri
+    if own.startswith(RECORDS):
+        page.meta["search"] = {"boost": RECORDS_BOOST}
     outside = {made: source for source, made in PAGES_FROM_OUTSIDE.items()} | {
         "quick-start.md": "README.md"
     }
@@ -79,8 +97,7 @@ def readme_pages(readme: str) -> tuple[str, str]:
     sections = dict(zip(rest[::2], rest[1::2], strict=True))
     quick = "".join(f"## {title}{sections.pop(title)}" for title in QUICK_START)
     others = "".join(f"## {title}{text}" for title, text in sections.items())
-    pointer = "[The quick start](quick-start.md) takes ten minutes.\n\n"
-    return f"{start}{pointer}{others}", f"# Quick start\n\n{quick}"
+    return f"{start}{POINTER}{others}", f"# Quick start\n\n{quick}"
 
 
 def relinked(markdown: str, source: str, page: str) -> str:
