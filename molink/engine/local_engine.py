@@ -143,16 +143,9 @@ class LocalEngine:
         output = computed(self.executor, given, interrupt, make_room)
         self._steps.ended(batch, output)
         rows_TD = None if output.hidden_TD is None else elements_of(output.hidden_TD)
-        return StepResult(
-            rows_TD,
-            drawn=output.drawn,
-            scores=output.scores,
-            late=output.late,
-            token_ids=output.token_ids or (),
-            computed_s=output.computed_s,
-            drafts=output.drafts,
-            forced=output.forced,
-        )
+        drawn = output.drawn, output.scores, output.late
+        ids, home = output.token_ids or (), (output.drafts, output.forced)
+        return StepResult(rows_TD, *drawn, ids, output.computed_s, *home)
 
     def release(self, release: Release, *, wiped: bool) -> None:
         """Forget a request; one that is unknown is fine."""

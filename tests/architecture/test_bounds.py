@@ -34,7 +34,7 @@ BOUNDED_ELSEWHERE = {
     "molink/stage/links.py": "each inbound link's WAITING_MESSAGES_MAX and bytes",
     "molink/stage/stage_process.py": "commands of the parent: one to load, one for each epoch",
     "molink/transport/curve.py": "WAITING_MAX, before a question is put in",
-    "molink/transport/link/paced_link.py": "the bytes that the pacer lets be in flight",
+    "molink/transport/link/chunk_stream.py": "the bytes that the pacer lets be in flight",
     "scheduler/molink_scheduler/cell/quotas.py": "falling peaks, and what is older leaves",
     "scheduler/molink_scheduler/link/estimator.py": "what is older than a window leaves",
     "scheduler/molink_scheduler/link/sender.py": "chunks that were in flight on a dead connection",

@@ -37,7 +37,7 @@ from molink.coordinator.ring.round_tokens import (
     RoundTokens,
     events_for,
     objection,
-    take_prompt_scores,
+    take_prompt_tokens,
     tokens_of,
 )
 from molink.errors import MolinkError, OverloadedError, RingError, StageError
@@ -369,7 +369,7 @@ class RingClient:
         they cannot be what was asked for."""
         now, rounds = time.monotonic(), tokens_of(message)
         next_id, vocabulary_size = self._next_request_id, self.card.vocabulary_size
-        if (why := take_prompt_scores(message, self._live, next_id, vocabulary_size)) is not None:
+        if (why := take_prompt_tokens(message, self._live, next_id, vocabulary_size)) is not None:
             raise self._tail_error(why)
         self._note_waits(message.waits, now)
         if (why := objection(rounds, self._live, next_id, vocabulary_size)) is not None:

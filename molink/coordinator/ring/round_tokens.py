@@ -68,7 +68,7 @@ def tokens_of(message: Sampled) -> list[RoundTokens]:
     ]
 
 
-def take_prompt_scores(
+def take_prompt_tokens(
     message: Sampled,
     all_live: Mapping[int, LiveSequence],
     next_request_id: int,
