@@ -275,7 +275,20 @@ def _unauthorised(sentence: str) -> ApiError:
 
 
 def _spend(access: Access, keys: LiveKeys, key: ApiKey, request: web.Request) -> None:
-    state = keys.spend(key, access.now_s())
+    """Count a post for its key. Raises ApiError when it is over the key's rate or quota."""
+    usage = keys.usage(key)
+    usage.requests += 1
+    usage.last_used = keys.clock()
+    try:
+        _check_rate(keys.spend(key, access.now_s()), request)
+        _check_quota(keys, key)
+    except ApiError:
+        usage.refused += 1
+        raise
+
+
+def _check_rate(state: RateState | None, request: web.Request) -> None:
+    """Note how the key stands with its rate. Raises ApiError when it is over that."""
     if state is not None:
         request[RATE] = state
         if not state.allowed:
@@ -286,10 +299,6 @@ def _spend(access: Access, keys: LiveKeys, key: ApiKey, request: web.Request) ->
                 code="rate_limit_exceeded",
                 headers={"Retry-After": str(math.ceil(state.retry_s))},
             )
-    _check_quota(keys, key)
-    usage = keys.usage(key)
-    usage.requests += 1
-    usage.last_used = keys.clock()
 
 
 def _check_quota(keys: LiveKeys, key: ApiKey) -> None:

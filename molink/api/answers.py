@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 from aiohttp import ClientConnectionResetError, web
 
-from molink.api.callers import caller_of
+from molink.api.callers import Caller, caller_of
 from molink.api.errors import (
     NAME_CHARS_SHOWN,
     RETRY_AFTER_S,
@@ -136,17 +136,6 @@ async def generate_all(
     not go first. A single sequence, as most requests have, needs no task of its own.
     """
     caller = caller_of(request)
-    caller.usage.prompt_tokens += prompt_tokens
-    await _until_taken(service, jobs, caller.key_id)
-    best = caller.priority_best
-    if best is not None and any(job.priority < best for job in jobs):
-        raise ApiError(
-            f"A 'priority' below {best} goes before others' requests: use an admin key, or {best} "
-            "and more.",
-            status=403,
-            param="priority",
-            code="insufficient_permissions",
-        )
 
     async def run(index: int, job: GenerationRequest) -> Result:
         salt = cache_salt(caller.key_id, job.cache_salt, is_shared=caller.shares_cache)
@@ -156,10 +145,26 @@ async def generate_all(
         async with aclosing(service.generate(asked)) as events:
             return await consume(index, _counted(events, caller.usage))
 
-    note_sequences(job.timeline for job in jobs)
     with caller.generating(len(jobs)):
+        await _until_taken(service, jobs, caller.key_id)
+        _check_priority(caller, jobs)
+        caller.usage.prompt_tokens += prompt_tokens
+        note_sequences(job.timeline for job in jobs)
         runs = [run(index, job) for index, job in enumerate(jobs)]
         return [await runs[0]] if len(runs) == 1 else await gathered(runs)
+
+
+def _check_priority(caller: Caller, jobs: Sequence[GenerationRequest]) -> None:
+    """Raise ApiError (403) when the caller may not go first, and asks to."""
+    best = caller.priority_best
+    if best is not None and any(job.priority < best for job in jobs):
+        raise ApiError(
+            f"A 'priority' below {best} goes before others' requests: use an admin key, or {best} "
+            "and more.",
+            status=403,
+            param="priority",
+            code="insufficient_permissions",
+        )
 
 
 async def _until_taken(

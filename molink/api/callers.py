@@ -45,25 +45,48 @@ class Caller:
     """Priority of requests that state none; lower goes first."""
     priority_best: int | None = None
     """The lowest that requests may say; None: any."""
+    concurrency: int | None = None
+    """Requests that may generate at the same time; None: any number."""
+    requests: int = 0
+    """Requests that generate, each of one or more sequences."""
     sequences: int = 0
     body_bytes: int = 0
 
     @contextmanager
     def generating(self, sequences: int) -> Iterator[None]:
-        """Hold places for so many sequences. Raises ApiError (429) when that is over the share."""
-        if self.sequences + sequences > SEQUENCES_MAX:
-            raise ApiError(
-                f"You have {self.sequences} sequences under way and may have {SEQUENCES_MAX}: wait "
-                "until some have ended.",
-                status=429,
-                code="too_many_sequences",
-                headers={"Retry-After": str(RETRY_AFTER_S)},
-            )
+        """Hold the place of a request of so many sequences. Raises ApiError (429) when that is over
+        what the key, or any caller, may have."""
+        if (refusal := self._refusal(sequences)) is not None:
+            self.usage.refused += 1
+            raise refusal
+        self.requests += 1
         self.sequences += sequences
         try:
             yield
         finally:
+            self.requests -= 1
             self.sequences -= sequences
+
+    def _refusal(self, sequences: int) -> ApiError | None:
+        """Why a request of so many sequences may not begin; None: it may."""
+        if self.concurrency is not None and self.requests >= self.concurrency:
+            return _over(
+                "concurrency_limit_exceeded",
+                f"Your key has {self.requests} of {self.concurrency} requests under way: wait "
+                "until one has ended.",
+            )
+        if self.sequences + sequences > SEQUENCES_MAX:
+            return _over(
+                "too_many_sequences",
+                f"You have {self.sequences} sequences under way and may have {SEQUENCES_MAX}: wait "
+                "until some have ended.",
+            )
+        return None
+
+
+def _over(code: str, sentence: str) -> ApiError:
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return ApiError(sentence, status=429, code=code, headers=headers)
 
 
 @dataclass(slots=True)
@@ -111,7 +134,7 @@ class Callers:
             caller = self._known[name] = Caller(name, shares_cache=self.shares_cache)
             if key is not None and self.keys is not None:
                 caller.key_id, caller.usage = key.key_id, self.keys.usage(key)
-                caller.priority = key.priority
+                caller.priority, caller.concurrency = key.priority, key.concurrency
                 if key.scope != "admin":
                     caller.priority_best = key.priority
         return caller

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 RATE = re.compile(r"(\d{1,9})(?:/min)?")
 """60/min, or 60."""
 
-DAY_FIELDS = ("day", "key_id", "name", "requests", "prompt_tokens", "answer_tokens")
+DAY_FIELDS = ("day", "key_id", "name", "requests", "prompt_tokens", "answer_tokens", "refused")
 """Columns of a key's usage by day."""
 
 SHOWN_ONCE = "Nobody can show this key again: keep it like a password. It holds from now on."
@@ -55,6 +55,12 @@ def key() -> None:
     type=int,
     metavar="N",
     help="Tokens of prompts and answers within a day of UTC; without it no limit.",
+)
+@click.option(
+    "--concurrency",
+    type=int,
+    metavar="N",
+    help="Requests that it may have under way at the same time; without it no limit.",
 )
 @click.option("--expires", metavar="30d", help="12h, 30d: until when; without it never.")
 @click.option(
@@ -82,6 +88,7 @@ def create_key(
     name: str,
     rate: str | None,
     tokens_per_day: int | None,
+    concurrency: int | None,
     expires: str | None,
     scope: "Scope",
     is_admin: bool,
@@ -104,6 +111,7 @@ def create_key(
             expires_s=expires_s,
             priority=priority,
             tokens_per_day=tokens_per_day,
+            concurrency=concurrency,
         )
     click.echo(secret)
     click.echo(f"{SHOWN_ONCE} Its id is {made.key_id}.", err=True)
@@ -239,8 +247,10 @@ def _fields(record: "KeyRecord", now: float) -> Row:
         "scope": key.scope,
         "rate": None if key.rate_per_min is None else f"{key.rate_per_min}/min",
         "tokens_per_day": key.tokens_per_day,
+        "concurrency": key.concurrency,
         "priority": key.priority,
         "requests": usage.requests,
+        "refused": usage.refused,
         "prompt_tokens": usage.prompt_tokens,
         "answer_tokens": usage.answer_tokens,
         "last_used": None if usage.last_used is None else local_time(usage.last_used),

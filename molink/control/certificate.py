@@ -64,6 +64,15 @@ def api_certificate(data_dir: Path, names: Collection[str]) -> TlsFiles:
     return files
 
 
+def first_end(chain: str) -> datetime | None:
+    """When the first of these certificates ends; None of a text (PEM) that holds none."""
+    try:
+        found = x509.load_pem_x509_certificates(chain.encode())
+    except ValueError:
+        return None
+    return min(one.not_valid_after_utc for one in found)
+
+
 def _general_name(name: str) -> x509.GeneralName | None:
     """The host as certificates hold it; None for a name that is none there."""
     try:

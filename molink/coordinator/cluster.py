@@ -38,7 +38,7 @@ from molink.coordinator.upkeep.ring_building import RingEndpoint
 from molink.coordinator.upkeep.ring_supervisor import RingSupervisor
 from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.coordinator.upkeep.take_over import RingKeeper
-from molink.report.cluster import ClusterReport, RelayReport
+from molink.report.cluster import ClusterReport
 from molink.report.nodes import ContributionReport
 from molink.serving.answers.live_state import LiveState
 from molink.serving.model_card import ModelCard
@@ -101,7 +101,7 @@ def run_cluster(
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
     intake: Intake,
-    relay: Callable[[], RelayReport | None],
+    complete: Callable[[ClusterReport], ClusterReport],
     audits: AuditSettings,
     live: LiveState,
     ring_settings: str = "",
@@ -110,7 +110,7 @@ def run_cluster(
     """Start the loops of a cluster in `tasks`. The cluster ends when one of them fails.
 
     `new_endpoint` is called with the epoch of each ring; `intake` says which requests are taken,
-    and by which ring; `relay` reports on the relay, where there is one. Rings in `live` that
+    and by which ring; `complete` adds to a report what only its starter knows. Rings in `live` that
     were loaded with the same `ring_settings` are taken over. `lending`: among PCs of a LAN; None:
     all nodes are here.
     """
@@ -121,9 +121,8 @@ def run_cluster(
         nodes = nodes_report(list(hub.book), service.standbys, ledger.all(), service.devices)
         base, cells = service_report(service, nodes, troubles), cell.report() if cell else None
         free = free_bytes(live.path.parent)
-        return replace(
-            base, audits=auditor.report(), relay=relay(), cell=cells, disk_free_bytes=free
-        )
+        base = replace(base, audits=auditor.report(), cell=cells, disk_free_bytes=free)
+        return complete(base)
 
     service = ClusterService(card, report, intake, audits=AuditQueue(audits.share))
     cell = CellOrders(lending, service.events) if lending is not None else None

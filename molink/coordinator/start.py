@@ -39,6 +39,7 @@ from molink.coordinator.planning.catalogue_plans import cluster_catalogue
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.reports.expiries import certificates_shown, invites_report
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.prefill_rings import RingRoles, check_roles
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
@@ -47,7 +48,7 @@ from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 from molink.coordinator.upkeep.settings import ManagerSettings
 from molink.json_object import JsonObject
-from molink.report.cluster import RelayReport
+from molink.report.cluster import CertificateReport, ClusterReport, RelayReport
 from molink.serving.drafter import draft_model, tail_drafts
 from molink.serving.events import EventLedger
 from molink.serving.model_card import ModelCard
@@ -124,9 +125,12 @@ async def start_coordinator(
         registry.url = f"https://{settings.public_host}:{agents_port}"
         registry.api_url = settings.api_url(api_port)
         host = _host_for_agents(settings, broker)
+        complete = partial(
+            _completed, registry, services.relay, certificates_shown(settings.api, tls)
+        )
         tasks = await stack.enter_async_context(background_tasks())
         yield Coordinator(
-            cluster=_cluster(tasks, settings, model, planner, hub, services, stores),
+            cluster=_cluster(tasks, settings, model, planner, hub, services, stores, complete),
             joining=JoinService(registry, broker, host, tls.trust, size, suspensions),
             broker=broker,
             registry=registry,
@@ -147,6 +151,7 @@ def _cluster(
     hub: ControlHub,
     services: NodeServices,
     stores: Stores,
+    complete: Callable[[ClusterReport], ClusterReport],
 ) -> Cluster:
     relay, config, ring = services.relay, model.checkpoint.config(), settings.ring
     is_encrypted = hub.access.broker.trust is not None
@@ -172,12 +177,27 @@ def _cluster(
         intake=replace(Intake.of(settings.api), roles=RingRoles(pairs.roles, pairs.place)),
         live=stores.live,
         ring_settings=_ring_settings(settings),
-        relay=lambda: RelayReport(relay.address, relay.trouble),
+        complete=complete,
         audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         lending=lending,
     )
     tasks.create_task(LettingGo(hub, partial(_goes_over, made.service.events)).run())
     return made
+
+
+def _completed(
+    registry: Registry,
+    relay: CoordinatorRelay,
+    certificates: tuple[CertificateReport, ...],
+    told: ClusterReport,
+) -> ClusterReport:
+    """The report with what agents and users come by."""
+    return replace(
+        told,
+        relay=RelayReport(relay.address, relay.trouble),
+        certificates=certificates,
+        invites=invites_report(registry, time.time()),
+    )
 
 
 def _goes_over(events: EventLedger, node: Node) -> None:

@@ -59,6 +59,9 @@ KINDS: Mapping[str, FindingKind] = {
     "node_lost": FindingKind((BAD,), AGENT_STARTS),
     "slow": FindingKind((BAD,), "Close what else computes on that PC, or drain it.", 0.0, 10.0),
     "disk": FindingKind((BAD, WARNING), "Free room on the coordinator's disk."),
+    "certificate": FindingKind(
+        (BAD, WARNING), "Put a renewed one in its file, and start the coordinator again."
+    ),
     "trouble": FindingKind((BAD,), "Do what the sentence says."),
     "intake_paused": FindingKind((WARNING,), "Open it when you want: key p of the dashboard."),
     "outdated": FindingKind((WARNING,), "Update MoLink on that PC."),

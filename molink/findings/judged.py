@@ -6,6 +6,7 @@ Nothing is said without something to compare with, and nothing of a time that wa
 """
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from molink.findings.finding import BAD, NOTE, WARNING, Finding
 from molink.findings.interruptions import interruption_findings
@@ -26,6 +27,16 @@ KEY_REFUSED_S = 300.0
 """Seconds for which the use of a key that opens nothing any more is news: who holds it tries
 again."""
 
+CERTIFICATE_ENDS_S = 14 * 86_400.0
+"""Time left to a certificate from which it is news: authorities that renew by themselves do so a
+month before, so that something is wrong then."""
+
+CERTIFICATES = {
+    "api": "The certificate that users are shown",
+    "agents": "The certificate that agents are shown",
+    "authority": "The certificate of --tls-ca",
+}
+
 TROUBLE_ID_CHARS = 60
 """Characters of a sentence on trouble that tell it from others."""
 
@@ -42,6 +53,7 @@ def judged(series: Series) -> list[Finding]:
     found = [
         *_service_findings(series),
         *interruption_findings(series),
+        *_certificate_findings(series),
         *_intake_findings(series),
         *_loss_findings(series),
         *_stage_findings(series),
@@ -71,6 +83,18 @@ def _service_findings(series: Series) -> Iterator[Finding]:
         how = "is full" if is_full else "is nearly full"
         sentence = f"The coordinator's disk {how}: {room / 1e6:.0f} MB are left."
         yield Finding(BAD if is_full else WARNING, "disk", "", sentence)
+
+
+def _certificate_findings(series: Series) -> Iterator[Finding]:
+    """Certificates that end soon, or have."""
+    for one in series.state.certificates or ():
+        left_s = one.ends_unix_s - series.now_unix_s
+        if left_s >= CERTIFICATE_ENDS_S:
+            continue
+        ends = f"{datetime.fromtimestamp(one.ends_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+        how = f"ends at {ends}" if left_s > 0 else f"has ended at {ends}, and is refused"
+        sentence = f"{CERTIFICATES.get(one.name, one.name)} {how}."
+        yield Finding(WARNING if left_s > 0 else BAD, "certificate", "", sentence, one.name)
 
 
 def _last_seen(series: Series) -> str:

@@ -289,6 +289,25 @@ class RelayReport:
     """Why it does not work; empty: it does."""
 
 
+@dataclass(frozen=True, slots=True)
+class CertificateReport:
+    """Certificate that a coordinator shows, or of who has signed it."""
+
+    name: str
+    """`api`: users are shown it; `agents`: agents are; `authority`: that of --tls-ca."""
+    ends_unix_s: float
+    """When it is refused from, seconds since 1970; of a chain the first end."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvitesReport:
+    """Invites with which a PC can join."""
+
+    open: int
+    next_ends_unix_s: float | None
+    """When the first of them ends, seconds since 1970; None: there is none."""
+
+
 @dataclass(frozen=True)
 class ClusterReport:
     """Rings, nodes, and what a coordinator has to say of itself."""
@@ -317,6 +336,10 @@ class ClusterReport:
     """Left out until a request has ended."""
     disk_free_bytes: int | None = None
     """Room on the coordinator's disk; left out where nothing is kept."""
+    certificates: tuple[CertificateReport, ...] | None = None
+    """Those that are shown since the start; left out without TLS."""
+    invites: InvitesReport | None = None
+    """Left out by `molink serve`, which no PC joins."""
 
     @property
     def troubles(self) -> tuple[str, ...]:

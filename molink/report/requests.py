@@ -154,6 +154,10 @@ class KeyReport:
     """Tokens of prompts and answers since UTC's midnight."""
     tokens_per_day: int | None = None
     """Tokens that a day allows; None: any number."""
+    concurrency: int | None = None
+    """Requests that it may have under way at the same time; None: any number."""
+    refused_today: int = 0
+    """Requests since UTC's midnight that were refused as they were over a limit of the key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from molink.errors import UserError
 from molink.printable import printable_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DATA_FOLDER = "molink"
 """Under $XDG_DATA_HOME; `molink up` keeps its registry there too."""
@@ -77,10 +81,18 @@ def show_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
 
 def write_report(path: Path, text: str) -> None:
     """Write what `report_option` asks for. Raises OSError."""
+    text = text.rstrip()
     if path == STDOUT:
         click.echo(text)
     else:
         path.write_text(f"{text}\n")
+
+
+def report_console(json_file: Path | None) -> "Console":
+    """Console for the tables beside `report_option`; it shows nothing where JSON stands instead."""
+    from rich.console import Console
+
+    return Console(quiet=json_file == STDOUT)
 
 
 def _iso_time(time: datetime) -> str:

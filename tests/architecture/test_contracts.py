@@ -80,7 +80,8 @@ OPTIONS = {
     "invite revoke": "--data-dir",
     "key": "",
     "key create": (
-        "--name --rate --tokens-per-day --expires --scope --admin --priority --url --data-dir"
+        "--name --rate --tokens-per-day --concurrency --expires --scope --admin --priority --url "
+        "--data-dir"
     ),
     "key list": "--json --data-dir",
     "key usage": "--since --csv --json --data-dir",

@@ -129,15 +129,16 @@ def test_a_list_has_what_was_used(home):
 
 def test_usage_of_each_day_as_a_table_as_json_and_as_csv(home):
     assert "Nothing was asked with a key within the last 7d" in run("usage", "--since=7d").output
-    run("create", "--name", "anna, the first", "--tokens-per-day", "1000")
-    assert listed()[0]["tokens_per_day"] == 1000
+    run("create", "--name", "anna, the first", "--tokens-per-day", "1000", "--concurrency", "2")
+    assert (listed()[0]["tokens_per_day"], listed()[0]["concurrency"]) == (1000, 2)
     store = KeyStore.open(home)
     key_id = store.list_keys()[0].key.key_id
     for days_ago in (40, 1):
-        store.add_usage({key_id: KeyUsage(2, 30, 400)}, time.time() - days_ago * 86400)
+        store.add_usage({key_id: KeyUsage(2, 30, 400, None, 1)}, time.time() - days_ago * 86400)
     store.close()
     (row,) = json.loads(run("usage", "--json").stdout)
     assert (row["name"], row["requests"], row["answer_tokens"]) == ("anna, the first", 2, 400)
+    assert row["refused"] == listed()[0]["refused"] - 1 == 1
     assert row["day"] in run("usage").stdout
     told = list(csv.DictReader(run("usage", "--csv", "--since", "365d").stdout.splitlines()))
     assert [one["prompt_tokens"] for one in told] == ["30", "30"]

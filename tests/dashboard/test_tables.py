@@ -79,15 +79,17 @@ def test_keys_and_what_nodes_have_given():
         ["k2", "0", "1", "1", "110", "-", "-", "0.50", "s"],
     ]
     told = (
-        KeyReport("k1", "anna", 5000, 4000),
+        KeyReport("k1", "anna", 5000, 4000, 4),
         KeyReport("k9", "dora", 7),
         KeyReport("k8", "eve", 0),
+        KeyReport("k7", "finn", 0, None, 2, 3),
     )
     history.keys = {one.id: one for one in told}
     assert [row.split() for row in texts("keys", history)] == [
-        ["anna", "1", "0", "2", "220", "5,000", "4,000", "0.50", "s", "1", "refused"],
+        ["anna", "1/4", "0", "2", "220", "5,000", "4,000", "0.50", "s", "1", "refused"],
         ["k2", "0", "1", "1", "110", "-", "-", "0.50", "s"],
         ["dora", "0", "0", "0", "0", "7", "-", "-"],
+        ["finn", "0/2", "0", "0", "0", "0", "-", "-", "3", "over", "limits"],
     ]
     assert [row.split()[:6] for row in texts("given", history)] == [
         ["ben", "1h00m", "900", "75", "%", "0"],

@@ -64,6 +64,7 @@ EXPECTED = {
         "--admin",
         "--priority",
         "--tokens-per-day",
+        "--concurrency",
         "--url",
     },
     "key list": set(),

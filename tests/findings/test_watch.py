@@ -12,7 +12,7 @@ from molink.api.page.routes import ring_view
 from molink.coordinator.ring.stage_watch import StageSeen, silences_s
 from molink.findings.finding import KINDS, Severity
 from molink.findings.watch import ClusterWatch
-from molink.report.cluster import ClusterReport
+from molink.report.cluster import CertificateReport, ClusterReport
 from molink.report.events import ClusterEvent
 from molink.report.plain import from_plain
 from tests.dashboard.scenes import START_S, cluster, node, stage
@@ -151,6 +151,27 @@ def test_a_disk_is_full_or_nearly():
     for room, severity in ((10**7, "bad"), (5 * 10**8, "warning")):
         assert told(noted(replace(REPORT, disk_free_bytes=room)))[0][0] == severity
     assert told(noted(replace(REPORT, disk_free_bytes=10**11))) == []
+
+
+DAY_S = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("days", "severity", "sentence"),
+    [
+        (15, None, ""),
+        (13, "warning", "The certificate that users are shown ends at 2"),
+        (-1, "bad", "The certificate that users are shown has ended at 2"),
+    ],
+)
+def test_a_certificate_that_ends_is_told_two_weeks_before(days, severity, sentence):
+    certificates = (
+        CertificateReport("api", START_S + days * DAY_S),
+        CertificateReport("agents", START_S + 1000 * DAY_S),
+    )
+    found = told(noted(replace(REPORT, certificates=certificates)))
+    assert [one[:2] for one in found] == [(severity, "certificate")] * bool(severity)
+    assert all(one[2].startswith(sentence) for one in found)
 
 
 def alone(step_s):

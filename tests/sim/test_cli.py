@@ -1,5 +1,6 @@
 import json
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -21,6 +22,26 @@ def test_run_writes_its_numbers(tmp_path, system):
     for name in ("ttft_s", "tpot_s", "gap_s", "latency_s"):
         assert set(found[name]) >= {"mean", "p50", "p95", "p99"}
     assert {"finished", "tokens_per_s", "stages", "links"} <= set(found)
+
+
+def test_json_alone_is_printed_in_place_of_the_tables():
+    for words in (
+        SHORT,
+        ["sim", "swarm", "--seeds", "1"],
+        ["sim", "cell", "--paper", "capacity"],
+        ["sim", "micro-batches", "--latency-ms", "5", "--slowdown", "1", "--users", "2"],
+    ):
+        done = CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False)
+        assert done.exit_code == 0 and json.loads(done.stdout), words
+
+
+def test_json_of_every_command_is_a_switch_and_may_name_a_file():
+    context = click.Context(cli)
+    sim = cli.get_command(context, "sim")
+    for name in sim.list_commands(context):
+        options = {one.opts[0]: one for one in sim.get_command(context, name).params}
+        if "--json" in options:
+            assert options["--json"].flag_value == "-" and not options["--json"].is_flag, name
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ TABLE = """
         PRIMARY KEY (day, key_id)
     )
     """
+"""The table as it was first; the migrations of the keys add later columns."""
+
+COLUMNS = "day, key_id, name, requests, prompt_tokens, answer_tokens, refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class DayUsage:
     requests: int
     prompt_tokens: int
     answer_tokens: int
+    refused: int = 0
+    """Requests that were over a limit of the key, which `requests` counts too."""
 
 
 def day_of(unix_s: float) -> str:
@@ -52,20 +57,22 @@ def until_next_day_s(unix_s: float) -> float:
 
 
 def add_to_day(
-    db: sqlite3.Connection, now: float, sums: Mapping[str, tuple[int, int, int]]
+    db: sqlite3.Connection, now: float, sums: Mapping[str, tuple[int, int, int, int]]
 ) -> None:
-    """Add requests, prompt tokens and answer tokens of keys, by their id, to the day of `now`.
+    """Add requests, prompt tokens, answer tokens and refusals of keys, by their id, to the day of
+    `now`.
 
     Keys that are not known are left out; days of more than `DAYS_KEPT` ago are forgotten.
     """
     day = day_of(now)
     db.executemany(
-        "INSERT INTO usage_by_day (day, key_id, name, requests, prompt_tokens, answer_tokens) "
-        "SELECT ?, id, name, ?, ?, ? FROM keys WHERE id = ? "
+        f"INSERT INTO usage_by_day ({COLUMNS}) "
+        "SELECT ?, id, name, ?, ?, ?, ? FROM keys WHERE id = ? "
         "ON CONFLICT (day, key_id) DO UPDATE SET name = excluded.name, "
         "requests = requests + excluded.requests, "
         "prompt_tokens = prompt_tokens + excluded.prompt_tokens, "
-        "answer_tokens = answer_tokens + excluded.answer_tokens",
+        "answer_tokens = answer_tokens + excluded.answer_tokens, "
+        "refused = refused + excluded.refused",
         [(day, *given, key_id) for key_id, given in sums.items()],
     )
     db.execute("DELETE FROM usage_by_day WHERE day < ?", (day_of(now - DAYS_KEPT * DAY_S),))
@@ -74,17 +81,7 @@ def add_to_day(
 def days_since(db: sqlite3.Connection, since: float) -> list[DayUsage]:
     """Rows of the days from that of `since` on, the oldest first."""
     rows = db.execute(
-        "SELECT day, key_id, name, requests, prompt_tokens, answer_tokens FROM usage_by_day "
-        "WHERE day >= ? ORDER BY day, name, key_id",
+        f"SELECT {COLUMNS} FROM usage_by_day WHERE day >= ? ORDER BY day, name, key_id",
         (day_of(since),),
     )
     return [DayUsage(*row) for row in rows]
-
-
-def tokens_of_day(db: sqlite3.Connection, now: float) -> dict[str, int]:
-    """Tokens of prompts and answers on the day of `now`, by the id of the key."""
-    rows = db.execute(
-        "SELECT key_id, prompt_tokens + answer_tokens FROM usage_by_day WHERE day = ?",
-        (day_of(now),),
-    )
-    return {str(key_id): int(tokens) for key_id, tokens in rows}

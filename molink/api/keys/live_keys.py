@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.api.keys.daily_usage import day_of
+from molink.api.keys.daily_usage import DayUsage, day_of
 from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyStore, KeyUsage, digest_of
 from molink.errors import ErrorGuard
 from molink.report.requests import KeyReport
@@ -58,8 +58,8 @@ class LiveKeys:
     _buckets: dict[str, TokenBucket] = field(default_factory=dict)
     _usage: dict[str, KeyUsage] = field(default_factory=dict)
     _day: str = ""
-    _written_today: dict[str, int] = field(default_factory=dict)
-    """Tokens of this day that are written down, by the id of the key."""
+    _written_today: dict[str, DayUsage] = field(default_factory=dict)
+    """What is written down of this day, by the id of the key."""
     _refused_at: dict[str, float] = field(default_factory=dict)
     """When it was told last of each key that it is used and opens nothing, by its id."""
     _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))
@@ -110,11 +110,20 @@ class LiveKeys:
 
     def tokens_today(self, key: ApiKey) -> int:
         """Tokens of prompts and answers that were used with the key today."""
+        written, unwritten = self._today(key)
+        tokens = unwritten.prompt_tokens + unwritten.answer_tokens
+        return tokens + (written.prompt_tokens + written.answer_tokens if written else 0)
+
+    def refused_today(self, key: ApiKey) -> int:
+        """Requests of today that were refused as they were over a limit of the key."""
+        written, unwritten = self._today(key)
+        return unwritten.refused + (written.refused if written else 0)
+
+    def _today(self, key: ApiKey) -> tuple[DayUsage | None, KeyUsage]:
+        """What is written down of the key's day, and what is not yet."""
         if self._day != day_of(self.clock()):
             self._read_today()
-        unwritten = self._usage.get(key.key_id, KeyUsage())
-        written = self._written_today.get(key.key_id, 0)
-        return written + unwritten.prompt_tokens + unwritten.answer_tokens
+        return self._written_today.get(key.key_id), self._usage.get(key.key_id, KeyUsage())
 
     def reports(self) -> tuple[KeyReport, ...]:
         """What those tell who watch: of each key that an operator has made and that may be used."""
@@ -122,7 +131,14 @@ class LiveKeys:
         now = self.clock()
         keys = [one for one in self._known.values() if not one.is_temporary]
         return tuple(
-            KeyReport(one.key_id, one.name, self.tokens_today(one), one.tokens_per_day)
+            KeyReport(
+                one.key_id,
+                one.name,
+                self.tokens_today(one),
+                one.tokens_per_day,
+                one.concurrency,
+                self.refused_today(one),
+            )
             for one in sorted(keys, key=lambda key: (key.name, key.key_id))
             if one.state(now) == "usable"
         )
@@ -160,7 +176,8 @@ class LiveKeys:
 
     def _read_today(self) -> None:
         now = self.clock()
-        self._day, self._written_today = day_of(now), self.store.tokens_of_day(now)
+        self._day = day_of(now)
+        self._written_today = {one.key_id: one for one in self.store.days_since(now)}
 
 
 @asynccontextmanager

@@ -41,6 +41,9 @@ RATE_PER_MIN_MAX = 1_000_000
 
 TOKENS_PER_DAY_MAX = 10**12
 
+CONCURRENCY_MAX = 1024
+"""Most requests of a key at the same time: a caller may have so many sequences."""
+
 EXPIRES_S_MAX = 10 * 366 * 24 * 3600.0
 
 KEEP_ENDED_S = 30 * 24 * 3600.0
@@ -79,14 +82,19 @@ MIGRATIONS = (
     ALTER TABLE keys ADD COLUMN old_until REAL
     """,
     f"{daily_usage.TABLE}; ALTER TABLE keys ADD COLUMN tokens_per_day INTEGER",
+    """
+    ALTER TABLE keys ADD COLUMN concurrency INTEGER;
+    ALTER TABLE keys ADD COLUMN refused INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE usage_by_day ADD COLUMN refused INTEGER NOT NULL DEFAULT 0
+    """,
 )
 """Times are seconds since 1970; NULL: no limit, or not yet."""
 
 KEY_COLUMNS = (
     "id, name, scope, rate_per_min, created, expires, revoked, priority, is_temporary, "
-    "tokens_per_day"
+    "tokens_per_day, concurrency"
 )
-USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used"
+USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used, refused"
 
 _ROTATED_LATER = "coalesce(excluded.old_until, 0) > coalesce(old_until, 0)"
 ADOPT = f"""
@@ -130,6 +138,8 @@ class ApiKey:
     tokens_per_day: int | None = None
     """Tokens of prompts and answers within a day of UTC, beyond which it is refused; None: no
     limit."""
+    concurrency: int | None = None
+    """Requests that it may have under way at the same time; None: no limit."""
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
@@ -149,15 +159,18 @@ class KeyUsage:
     """Sums of what was asked with a key."""
 
     requests: int = 0
+    """Posts, those that were refused too."""
     prompt_tokens: int = 0
     answer_tokens: int = 0
     last_used: float | None = None
     """Seconds since 1970; None: never."""
+    refused: int = 0
+    """Requests over a limit of the key."""
 
     def take(self) -> "KeyUsage":
         """Take the sums out: they begin at zero again."""
         taken = replace(self)
-        self.requests = self.prompt_tokens = self.answer_tokens = 0
+        self.requests = self.prompt_tokens = self.answer_tokens = self.refused = 0
         self.last_used = None
         return taken
 
@@ -167,6 +180,7 @@ class KeyUsage:
         self.prompt_tokens += other.prompt_tokens
         self.answer_tokens += other.answer_tokens
         self.last_used = self.last_used or other.last_used
+        self.refused += other.refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +226,16 @@ class KeyStore:
         expires_s: float | None = None,
         priority: int = 0,
         tokens_per_day: int | None = None,
+        concurrency: int | None = None,
     ) -> tuple[ApiKey, str]:
         """A new key and its secret, which nobody can read again.
 
         Raises UserError when a value is out of range or a usable key has the name.
         """
         _check_wishes(name, rate_per_min, expires_s, priority)
-        _check_quota(tokens_per_day)
+        _check_limits(tokens_per_day, concurrency)
         expires = None if expires_s is None else now + expires_s
-        limits = (now, expires, None, priority, False, tokens_per_day)
+        limits = (now, expires, None, priority, False, tokens_per_day, concurrency)
         row = (secrets.token_hex(4), name, scope, rate_per_min, *limits)
         with self._transaction() as db:
             # A file that has held a key holds one for ever: here another takes its place.
@@ -258,7 +273,8 @@ class KeyStore:
     def temporary_admin(self, now: float) -> Iterator[tuple[ApiKey, str]]:
         """An admin key and its secret, gone after the block, and a minute after it was made or
         renewed last in any case."""
-        row = (secrets.token_hex(4), "", "admin", None, now, now + TEMPORARY_S, None, 0, True, None)
+        until = (now, now + TEMPORARY_S, None)
+        row = (secrets.token_hex(4), "", "admin", None, *until, 0, True, None, None)
         with self._transaction() as db:
             db.execute("DELETE FROM keys WHERE is_temporary AND expires < ?", (now,))
             secret = _insert(db, row)
@@ -289,17 +305,12 @@ class KeyStore:
         query = f"SELECT {USAGE_COLUMNS}, {KEY_COLUMNS} FROM keys ORDER BY created, rowid"
         with self._transaction() as db:
             rows = db.execute(query).fetchall()
-        return [KeyRecord(ApiKey.of_row(row[4:]), KeyUsage(*row[:4])) for row in rows]
+        return [KeyRecord(ApiKey.of_row(row[5:]), KeyUsage(*row[:5])) for row in rows]
 
     def days_since(self, since: float) -> list[DayUsage]:
         """What was asked with each key on each day from that of `since` on, oldest first."""
-        with self._transaction() as db:
-            return daily_usage.days_since(db, since)
-
-    def tokens_of_day(self, now: float) -> dict[str, int]:
-        """Tokens of the day of `now` that are written down, by the id of the key."""
         with self._lock:
-            return daily_usage.tokens_of_day(self._connection, now)
+            return daily_usage.days_since(self._connection, since)
 
     def by_digest(self) -> dict[bytes, ApiKey]:
         """All keys by the hash of their secret; by an old secret a key that expires with it."""
@@ -325,17 +336,17 @@ class KeyStore:
         """Add to the sums of keys, by their id, and to those of the day of `now`. Raises
         sqlite3.Error, having added nothing."""
         rows = [
-            (one.requests, one.prompt_tokens, one.answer_tokens, one.last_used, key_id)
+            (one.requests, one.prompt_tokens, one.answer_tokens, one.refused, one.last_used, key_id)
             for key_id, one in given.items()
         ]
         with self._transaction() as db:
             db.executemany(
                 "UPDATE keys SET requests = requests + ?, prompt_tokens = prompt_tokens + ?, "
-                "answer_tokens = answer_tokens + ?, last_used = coalesce(?, last_used) "
-                "WHERE id = ?",
+                "answer_tokens = answer_tokens + ?, refused = refused + ?, "
+                "last_used = coalesce(?, last_used) WHERE id = ?",
                 rows,
             )
-            daily_usage.add_to_day(db, now, {row[-1]: row[:3] for row in rows})
+            daily_usage.add_to_day(db, now, {row[-1]: row[:4] for row in rows})
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -384,9 +395,11 @@ def _check_wishes(
         raise UserError(f"A key's priority is -{PRIORITY_MAX} to {PRIORITY_MAX} (--priority).")
 
 
-def _check_quota(tokens_per_day: int | None) -> None:
+def _check_limits(tokens_per_day: int | None, concurrency: int | None) -> None:
     if tokens_per_day is not None and not 1 <= tokens_per_day <= TOKENS_PER_DAY_MAX:
         raise UserError(f"A key has 1 to {TOKENS_PER_DAY_MAX:,} tokens a day (--tokens-per-day).")
+    if concurrency is not None and not 1 <= concurrency <= CONCURRENCY_MAX:
+        raise UserError(f"A key has 1 to {CONCURRENCY_MAX} requests at a time (--concurrency).")
 
 
 def _check_room(keys: Sequence[ApiKey], name: str, now: float) -> None:

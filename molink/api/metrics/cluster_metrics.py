@@ -153,6 +153,7 @@ def _whole(report: ClusterReport) -> Iterator[Metric]:
     yield info
     if (room := report.disk_free_bytes) is not None:
         yield GaugeMetricFamily("molink_disk_free_bytes", "Room on the coordinator's disk.", room)
+    yield from _ending(report)
     yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(report.rings))
     present = report.counts()
     states = {str(state): present.get(str(state), 0) for state in NodeState}
@@ -163,6 +164,19 @@ def _whole(report: ClusterReport) -> Iterator[Metric]:
         parts = [one for ring in report.rings if (one := getattr(ring, part.field))]
         for family in part.families(parts):
             yield labelled(*family)
+
+
+def _ending(report: ClusterReport) -> Iterator[Metric]:
+    """Families of what lets people in, and ends: certificates and invites."""
+    if report.certificates:
+        name = "molink_certificate_expiry_timestamp_seconds"
+        ends = {one.name: one.ends_unix_s for one in report.certificates}
+        yield labelled(name, "When a certificate ends.", "certificate", ends)
+    if (invites := report.invites) is not None:
+        yield GaugeMetricFamily("molink_invites_open", "Invites that let PCs in.", invites.open)
+        if (at := invites.next_ends_unix_s) is not None:
+            name = "molink_invite_expiry_timestamp_seconds"
+            yield GaugeMetricFamily(name, "When the first open invite ends.", at)
 
 
 def _found(findings: Sequence[Finding]) -> Metric:

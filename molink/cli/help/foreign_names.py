@@ -71,6 +71,7 @@ OPTIONS = {
     **dict.fromkeys(("--max-num-seqs", "--parallel", "-np", "--batch-size", "-b"), _BATCH),
     **dict.fromkeys(("-m", "--model"), _ONE_MODEL),
     **dict.fromkeys(("-v", "--verbose", "--debug"), _QUIET),
+    "--max-parallel-requests": "`molink key create --concurrency N` bounds the requests of a key.",
     "--kv-cache-dtype": "The format of KV is --kv auto or int8.",
     "--cache-type-k": "The format of KV is --kv auto or int8.",
     "--enable-prefix-caching": "Prefixes are cached anyhow; --no-prefix-cache turns that off.",

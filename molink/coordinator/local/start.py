@@ -37,6 +37,7 @@ from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.nodes.hub import ControlHub, allow_members
 from molink.coordinator.nodes.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.reports.expiries import certificates_shown
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.prefill_rings import RingRoles, check_roles
 from molink.coordinator.upkeep.blame import Blame
@@ -106,6 +107,7 @@ def _cluster(
     planner = FixedPlanner(planned, plan.works, settings.ring.standbys, plan.trouble)
     roles = RingRoles.of_nodes(plan.roles, tuple(map(frozenset, planner.rings)))
     ring, terms = settings.ring, settings.ring.terms(settings.api)
+    certificates = certificates_shown(settings.api) or None
     return run_cluster(
         tasks,
         card=card,
@@ -124,7 +126,7 @@ def _cluster(
             recoveries=_recoveries(),
         ),
         intake=replace(Intake.of(settings.api), roles=roles),
-        relay=lambda: None,
+        complete=lambda told: replace(told, certificates=certificates),
         live=stores.live,
         audits=audits,
     )

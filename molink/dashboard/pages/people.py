@@ -36,7 +36,7 @@ PEOPLE_COLUMNS = {"keys": KEYS, "given": GIVEN}
 def key_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     """One row for each key that has asked within the last minutes or today, the busiest first."""
     by_key: dict[str, list[RequestReport]] = {
-        one.id: [] for one in history.keys.values() if one.tokens_today
+        one.id: [] for one in history.keys.values() if one.tokens_today or one.refused_today
     }
     for one in history.recent():
         by_key.setdefault(one.key_id or "", []).append(one)
@@ -56,20 +56,23 @@ def _key_cells(
     waiting = sum(one.state == "queued" for one in live)
     reasons = [one.finish_reason for one in asked]
     refused, failed = reasons.count("overloaded"), reasons.count("error")
-    bad = [f"{refused} refused" if refused else "", f"{failed} failed" if failed else ""]
+    over = told.refused_today if told is not None else 0
+    bad = [f"{n} {what}" for n, what in ((refused, "refused"), (failed, "failed")) if n]
+    bad += [f"{over} over limits"] if over else []
     ttft_s = percentile((one.first_token_s for one in asked if one.first_token_s is not None), 0.5)
     quota = told.tokens_per_day if told is not None else None
     is_spent = told is not None and quota is not None and told.tokens_today >= quota
+    running, places = len(live) - waiting, told.concurrency if told is not None else None
     return [
         TextSpan(name, "bold"),
-        str(len(live) - waiting),
+        str(running) if places is None else f"{running}/{places}",
         str(waiting),
         str(len(asked)),
         f"{sum(one.prompt_tokens + one.tokens for one in asked):,}",
         TextSpan(f"{told.tokens_today:,}" if told is not None else "-", "bad" if is_spent else ""),
         f"{quota:,}" if quota is not None else "-",
         seconds(ttft_s) if asked else "-",
-        TextSpan(", ".join(filter(None, bad)), "warning"),
+        TextSpan(", ".join(bad), "warning"),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from molink.errors import UserError
+from molink.terminal.tables import report_console, report_option, write_report
 from molink_sim.cli.lamina_tables import LAMINA
 
 SEEDS = 6
@@ -29,25 +30,23 @@ SEEDS = 6
     "prompts that are cut on one card (a minute); attention devices at equal cost, the bandwidth "
     "that they need, and what else Lamina's figures come to.",
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
-def cell(scenario: Path | None, paper: str | None, json_path: Path | None) -> None:
+@report_option
+def cell(scenario: Path | None, paper: str | None, json_file: Path | None) -> None:
     """Play the devices, links and needs of the TOML file SCENARIO, or show a table of a paper.
 
     Devices lend each other memory by the ledger that ships; fields of the file are described in
     docs/benchmarks/cell.md.
     """
-    from rich.console import Console
-
     from molink_sim.report.summary import to_json
     from molink_sim.report.tables import print_table
 
     if (scenario is None) == (paper is None):
         raise UserError("Name a SCENARIO or a table of --paper, one of both.")
     found = TABLES[paper]() if paper else _places(scenario)
-    print_table(found, Console())
-    if json_path is not None:
+    print_table(found, report_console(json_file))
+    if json_file is not None:
         rows = [dict(zip(found.head, row, strict=True)) for row in found.rows]
-        json_path.write_text(to_json({"title": found.title, "rows": rows}))
+        write_report(json_file, to_json({"title": found.title, "rows": rows}))
 
 
 def _table(title: str, head: list[str], rows: list[list[str]]) -> Any:

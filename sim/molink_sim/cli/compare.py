@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molink.terminal.command_line import quiet_option
+from molink.terminal.tables import STDOUT, report_option, write_report
 
 if TYPE_CHECKING:
     from molink.workload.scenario_file import ValidationScenario
@@ -38,14 +39,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Real runs, each on a fresh ring; their medians count.",
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+@report_option
 @quiet_option
 def compare(
     scenario_path: Path,
     model: str | None,
     profile_path: Path | None,
     rounds: int,
-    json_path: Path | None,
+    json_file: Path | None,
     quiet: bool,
 ) -> None:
     """Run a scenario in the simulator and on real processes of this PC, and compare.
@@ -63,14 +64,15 @@ def compare(
 
     scenario = read_scenario(scenario_path)
     model = _model(model or scenario.model)
-    profile = _profile(profile_path or _profile_path(model, json_path), model)
+    profile = _profile(profile_path or _profile_path(model, json_file), model)
     simulated = run_simulated(scenario, profile)
     with WorkProgress("rounds", rounds, quiet=quiet) as bar:
         real = real_rounds(scenario_path, model, rounds, bar.advance)
     found = compare_figures([one.requests for one in real], simulated.requests)
-    _show(scenario, found, real)
-    if json_path is not None:
-        json_path.write_text(to_json(comparison_json(scenario, found, real, simulated)))
+    if json_file != STDOUT:
+        _show(scenario, found, real)
+    if json_file is not None:
+        write_report(json_file, to_json(comparison_json(scenario, found, real, simulated)))
     if not found.passes:
         raise SystemExit(1)
 
@@ -123,7 +125,7 @@ def _check_same(profile: "StageProfile", model: str) -> None:
         )
 
 
-def _profile_path(model: str, json_path: Path | None) -> Path:
+def _profile_path(model: str, json_file: Path | None) -> Path:
     """Next to the output, else here."""
-    folder = Path() if json_path is None else json_path.parent
+    folder = Path() if json_file is None else json_file.parent
     return folder / f"profile-{Path(model).resolve().name}.json"

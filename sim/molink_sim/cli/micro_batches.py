@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from molink.terminal.command_line import quiet_option
+from molink.terminal.tables import report_console, report_option, write_report
 
 if TYPE_CHECKING:
     from molink_sim.micro_batch_sweep import SweepSetting
@@ -45,7 +46,7 @@ PICTURE_SUFFIX = ".png"
 @click.option(
     "--micro-batches-max", type=int, help="Most that are tried, else twice the stages and one."
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+@report_option
 @click.option(
     "--curves", "curves_path", type=click.Path(path_type=Path), help="Draw each ring there (PNG)."
 )
@@ -60,7 +61,7 @@ def micro_batches(
     latencies: str,
     slowdowns: str,
     users: str,
-    json_path: Path | None,
+    json_file: Path | None,
     curves_path: Path | None,
     map_path: Path | None,
     quiet: bool,
@@ -79,9 +80,9 @@ def micro_batches(
     setting = _setting(latencies, slowdowns, users, options)
     with WorkProgress("runs", setting.run_count, quiet=quiet) as bar:
         sweep = simulate_sweep(setting, bar.advance)
-    _show(sweep, setting)
-    if json_path is not None:
-        json_path.write_text(to_json(sweep_json(setting, sweep)))
+    _show(sweep, setting, json_file)
+    if json_file is not None:
+        write_report(json_file, to_json(sweep_json(setting, sweep)))
     _draw(sweep, _title(setting), curves_path, map_path)
 
 
@@ -98,13 +99,12 @@ def _setting(
     )
 
 
-def _show(sweep: "Sweep", setting: "SweepSetting") -> None:
-    from rich.console import Console
-
+def _show(sweep: "Sweep", setting: "SweepSetting", json_file: Path | None) -> None:
     from molink_sim.micro_batch_sweep import findings, findings_table
     from molink_sim.report.tables import print_table
 
-    print_table(findings_table(findings(sweep, setting.stages), setting.stages), Console())
+    table = findings_table(findings(sweep, setting.stages), setting.stages)
+    print_table(table, report_console(json_file))
 
 
 def _draw(sweep: "Sweep", title: str, curves_path: Path | None, map_path: Path | None) -> None:

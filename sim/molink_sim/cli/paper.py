@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from molink.terminal.command_line import quiet_option
+from molink.terminal.tables import report_console, report_option, write_report
 
 ASSUMABLE = ("software-30ms", "prompts-alone", "no-kv-limit", "256-at-once", "first-minutes")
 """Names in `molink_sim.paper.assumptions`."""
@@ -35,7 +36,7 @@ ASSUMABLE = ("software-30ms", "prompts-alone", "no-kv-limit", "256-at-once", "fi
     help="Azure's conversation trace, the paper's; without it, a generated one of its shape.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the arrivals.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+@report_option
 @click.option(
     "--pictures",
     type=click.Path(file_okay=False, path_type=Path),
@@ -48,7 +49,7 @@ def paper(
     assumed: tuple[str, ...],
     trace: Path | None,
     seed: int,
-    json_path: Path | None,
+    json_file: Path | None,
     pictures: Path | None,
     quiet: bool,
 ) -> None:
@@ -58,8 +59,6 @@ def paper(
     it is the factor to the published values of the paper's system.
     """
     from functools import partial
-
-    from rich.console import Console
 
     from molink.terminal.progress import WorkProgress
     from molink_sim.paper.assumptions import ASSUMPTIONS, assume
@@ -78,13 +77,13 @@ def paper(
             rows.append(row)
             bar.advance()
     _check_section(section, bool(rows))
-    console = Console()
+    console = report_console(json_file)
     for name in assumed:
         console.print(f"Assumed: {ASSUMPTIONS[name].says} ({name}).")
     for found in paper_tables(rows):
         print_table(found, console)
-    if json_path is not None:
-        json_path.write_text(to_json(paper_json(int(table), rows, workload, assumed)))
+    if json_file is not None:
+        write_report(json_file, to_json(paper_json(int(table), rows, workload, assumed)))
     if pictures is not None:
         draw_paper(pictures, rows)
 

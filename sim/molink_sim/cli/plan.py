@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from molink.terminal.tables import report_console, report_option, write_report
+
 
 @click.command()
 @click.option("--model", required=True, help="A known model, or the path of any config.json.")
@@ -25,7 +27,7 @@ import click
     help="Most seconds to a first token, in the mean.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the simulated requests.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+@report_option
 def plan(
     model: str,
     nodes_path: Path,
@@ -33,14 +35,12 @@ def plan(
     tpot_bound_s: float,
     ttft_bound_s: float,
     seed: int,
-    json_path: Path | None,
+    json_file: Path | None,
 ) -> None:
     """Can these PCs hold the model, for how many users, how fast, and what holds them back?
 
     Prints the rings and the forecast of `molink plan`, then what these rings do when simulated.
     """
-    from rich.console import Console
-
     from molink.checkpoint.model_config import model_shape
     from molink.checkpoint.model_shape import PlannedModel
     from molink.terminal.plan_report import print_line, print_plan
@@ -50,16 +50,16 @@ def plan(
     _check(target_rate is None or target_rate > 0, "--target-rate must be above 0.")
     _check(min(tpot_bound_s, ttft_bound_s) > 0, "The bounds must be above 0 s.")
     planned, nodes = PlannedModel.of_shape(model_shape(model)), forecast.read_nodes(nodes_path)
-    bounds, console = forecast.Bounds(ttft_bound_s, tpot_bound_s), Console()
+    bounds, console = forecast.Bounds(ttft_bound_s, tpot_bound_s), report_console(json_file)
     found = forecast.simulate_plan(planned, nodes, bounds, target_rate, seed)
     print_plan(found.plan, planned.name, console)
     more_nodes = forecast.with_one_more(nodes)
     more = forecast.simulate_plan(planned, more_nodes, bounds, found.rate_per_s, seed)
     for line in forecast.forecast_lines(found, more, bounds):
         print_line(console, line)
-    if json_path is not None:
+    if json_file is not None:
         fields = forecast.forecast_json(planned.name, found, more, bounds)
-        json_path.write_text(to_json(fields))
+        write_report(json_file, to_json(fields))
 
 
 def _check(holds: bool, sentence: str) -> None:

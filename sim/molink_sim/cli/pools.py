@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from molink.terminal.command_line import quiet_option
+from molink.terminal.tables import report_console, report_option, write_report
 
 FIGURES = ("fig9", "fig10", "fig11", "rejections", "swing", "scheduling", "lines")
 BY_TRACE = ("fig11", "rejections", "scheduling")
@@ -49,7 +50,7 @@ DIGITS = 3
     type=click.FloatRange(1, 10_000),
     help="Mean gap asked for, of fig9 and fig10, else five times that of an idle node.",
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+@report_option
 @quiet_option
 def pools(
     figure: str,
@@ -58,7 +59,7 @@ def pools(
     decode: int,
     rate: float | None,
     gap_ms: float | None,
-    json_path: Path | None,
+    json_file: Path | None,
     quiet: bool,
 ) -> None:
     """Show a figure of Mooncake beside what pools of its nodes come to here.
@@ -66,8 +67,6 @@ def pools(
     Nodes are eight A800 each by rooflines, requests are drawn with the means of the paper's data
     sets; Conductor, prefix trees and their eviction are the product's core.
     """
-    from rich.console import Console
-
     from molink.terminal.progress import WorkProgress
     from molink_sim.report.summary import to_json
     from molink_sim.report.tables import print_table
@@ -79,9 +78,9 @@ def pools(
             for row in rows:
                 found[title].append(row)
                 bar.advance()
-        print_table(_table(title, found[title]), Console())
-    if json_path is not None:
-        json_path.write_text(to_json({"figure": figure, "tables": found}))
+        print_table(_table(title, found[title]), report_console(json_file))
+    if json_file is not None:
+        write_report(json_file, to_json({"figure": figure, "tables": found}))
 
 
 def _tables(

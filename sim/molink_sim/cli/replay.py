@@ -3,14 +3,20 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from molink.terminal.tables import STDOUT, report_option, write_report
+
+if TYPE_CHECKING:
+    from molink_sim.replay import Replay
 
 
 @click.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write findings there.")
-def replay(path: Path, json_path: Path | None) -> None:
+@report_option
+def replay(path: Path, json_file: Path | None) -> None:
     """Play the event log of a stage, or of a ring's recovery, again, and say where it decides
     otherwise, objects or fails.
 
@@ -24,8 +30,15 @@ def replay(path: Path, json_path: Path | None) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The log {path} cannot be read: {error}.") from None
     found = play(lines)
-    if json_path is not None:
-        json_path.write_text(json.dumps(asdict(found), default=str, indent=2) + "\n")
+    if json_file is not None:
+        write_report(json_file, json.dumps(asdict(found), default=str, indent=2))
+    if json_file != STDOUT:
+        _print(found)
+    if found.difference is not None:
+        raise SystemExit(1)
+
+
+def _print(found: "Replay") -> None:
     click.echo(f"Calls: {found.calls_count} in {found.lasted_s:.3f} s")
     click.echo(f"Messages refused: {found.refusals_count}")
     for case, off in (("a step", found.step_errors), ("the round", found.round_errors)):
@@ -41,6 +54,5 @@ def replay(path: Path, json_path: Path | None) -> None:
             click.echo(f"{title}: line {finding.line}, {finding.at_s:.3f} s: {finding.what}")
     if found.failure is not None:
         click.echo(f"The stage failed: {found.failure}")
-    if found.difference is not None:
-        raise SystemExit(1)
-    click.echo("Every decision is the one of the log.")
+    if found.difference is None:
+        click.echo("Every decision is the one of the log.")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from molink.terminal.command_line import quiet_option
-from molink.terminal.tables import STDOUT, report_option, write_report
+from molink.terminal.tables import report_console, report_option, write_report
 from molink_sim.network.policies import POLICIES
 
 MILLISECONDS = 1e-3
@@ -59,8 +59,6 @@ MILLISECONDS = 1e-3
 @quiet_option
 def run(json_file: Path | None, page_path: Path | None, quiet: bool, **options: Any) -> None:
     """Run one system under one load, and print times, totals and how busy everything was."""
-    from rich.console import Console
-
     from molink.terminal.progress import WorkProgress
     from molink_sim.report.page import write_run_page
     from molink_sim.report.summary import summary, to_json
@@ -71,10 +69,9 @@ def run(json_file: Path | None, page_path: Path | None, quiet: bool, **options: 
     with WorkProgress("simulated seconds", scenario.duration_s, quiet=quiet) as bar:
         outcome = simulate(scenario, bar.reach)
     found = summary(outcome)
-    if json_file != STDOUT:
-        print_summary(found, Console(), _title(options))
+    print_summary(found, report_console(json_file), _title(options))
     if json_file is not None:
-        write_report(json_file, to_json(found).rstrip())
+        write_report(json_file, to_json(found))
     if page_path is not None:
         write_run_page(page_path, outcome, title=_title(options), settings=options)
 

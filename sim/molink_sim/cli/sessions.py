@@ -7,6 +7,7 @@ import click
 
 from molink.json_object import JsonObject
 from molink.terminal.command_line import quiet_option
+from molink.terminal.tables import report_console, report_option, write_report
 
 
 @click.command()
@@ -40,14 +41,12 @@ from molink.terminal.command_line import quiet_option
     help="Which ring takes a turn.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of everything that is random.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all there.")
+@report_option
 @quiet_option
 def sessions(
-    path: Path, concurrency: int, json_path: Path | None, quiet: bool, **options: Any
+    path: Path, concurrency: int, json_file: Path | None, quiet: bool, **options: Any
 ) -> None:
     """Play agents' sessions over rings, with the prefix cache and without it."""
-    from rich.console import Console
-
     from molink.terminal.progress import WorkProgress
     from molink.workload.sessions import read_sessions
     from molink_sim.report.summary import to_json
@@ -60,9 +59,9 @@ def sessions(
         for name, cache in (("cache", True), ("no cache", False)):
             found[name] = figures(replay(rings, read, cache=cache))
             bar.advance()
-    print_table(_table(path, found), Console())
-    if json_path is not None:
-        json_path.write_text(to_json(found))
+    print_table(_table(path, found), report_console(json_file))
+    if json_file is not None:
+        write_report(json_file, to_json(found))
 
 
 def _table(path: Path, found: dict[str, dict[str, JsonObject]]) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from molink.terminal.command_line import quiet_option
+from molink.terminal.tables import STDOUT, report_option, write_report
 
 if TYPE_CHECKING:
     from molink_sim.swarm import SwarmReport
@@ -32,20 +33,19 @@ FAILURES_SHOWN_MAX = 20
     help="Kinds, with commas between them: node-loss, suspended, link-cut, one-way-cut, reset, "
     "slow-node, late, jitter, duplicates; or all, or none.",
 )
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the report there."
-)
+@report_option
 @quiet_option
-def swarm(seeds: int, first_seed: int, faults: str, json_path: Path | None, quiet: bool) -> None:
+def swarm(seeds: int, first_seed: int, faults: str, json_file: Path | None, quiet: bool) -> None:
     """Run seeded worlds with faults and check every invariant; exit code 1 when one fails."""
     from molink.terminal.progress import WorkProgress
     from molink_sim.swarm import fault_kinds, run_swarm
 
     with WorkProgress("worlds", seeds, quiet=quiet) as bar:
         report = run_swarm(seeds, first_seed, fault_kinds(faults), bar.advance)
-    _print(report)
-    if json_path is not None:
-        _write(report, json_path)
+    if json_file != STDOUT:
+        _print(report)
+    if json_file is not None:
+        write_report(json_file, _as_json(report))
     if report.failures:
         raise SystemExit(1)
 
@@ -67,8 +67,8 @@ def _print(report: "SwarmReport") -> None:
         click.echo(f"    {failure.command}")
 
 
-def _write(report: "SwarmReport", path: Path) -> None:
+def _as_json(report: "SwarmReport") -> str:
     import json
     from dataclasses import asdict
 
-    path.write_text(json.dumps(asdict(report), indent=2) + "\n")
+    return json.dumps(asdict(report), indent=2)

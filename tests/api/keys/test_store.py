@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from molink.api.keys.store import (
+    CONCURRENCY_MAX,
     KEEP_ENDED_S,
     KEY_PREFIX,
     KEYS_MAX,
     MIGRATIONS,
     ROTATED_S,
     TEMPORARY_S,
+    KeyRecord,
     KeyStore,
     KeyUsage,
     digest_of,
@@ -81,6 +83,11 @@ def test_keys_of_an_older_file_open_what_they_did(tmp_path, version):
     assert (other.key.name, other.key.scope, other.key.is_temporary) == ("ben", "inference", False)
     assert record.usage.requests == 3 and set(store.by_digest()) == {b"1", b"2"}
     assert store.create(NOW, priority=5)[0].priority == 5
+    assert record.key.concurrency is None and record.usage.refused == 0
+    limited, _ = store.create(NOW, concurrency=2)
+    store.add_usage({limited.key_id: KeyUsage(3, refused=1)}, NOW)
+    assert store.list_keys()[-1] == KeyRecord(limited, KeyUsage(3, refused=1))
+    assert store.days_since(NOW)[0].refused == 1
     store.close()
 
 
@@ -95,6 +102,8 @@ def test_keys_of_an_older_file_open_what_they_did(tmp_path, version):
         {"priority": PRIORITY_MAX + 1},
         {"priority": -PRIORITY_MAX - 1},
         {"rate_per_min": 10**9},
+        {"concurrency": 0},
+        {"concurrency": CONCURRENCY_MAX + 1},
         {"expires_s": 0},
         {"expires_s": float("inf")},
         {"expires_s": float("nan")},
@@ -136,10 +145,12 @@ def test_what_has_ended_is_listed_for_a_while(store):
 
 def test_usage_is_added_up(store):
     key, _ = store.create(NOW)
-    store.add_usage({key.key_id: KeyUsage(1, 10, 100, NOW), "unknown": KeyUsage(1, 1, 1, NOW)}, NOW)
-    store.add_usage({key.key_id: KeyUsage(2, 0, 5, None)}, NOW)
+    store.add_usage(
+        {key.key_id: KeyUsage(1, 10, 100, NOW, 1), "unknown": KeyUsage(1, 1, 1, NOW)}, NOW
+    )
+    store.add_usage({key.key_id: KeyUsage(2, 0, 5, None, 2)}, NOW)
     (record,) = store.list_keys()
-    assert record.usage == KeyUsage(3, 10, 105, NOW)
+    assert record.usage == KeyUsage(3, 10, 105, NOW, 3)
 
 
 def test_a_temporary_key_is_gone_afterwards(store):

@@ -141,7 +141,11 @@ def observed_service() -> ObservedService:
     rings = [ring("anna", "ben")]
     told = {"rings": rings, "nodes": nodes, "unready_reason": None}
     build = {"version": "0.1.0+g1a2b3c4", "protocol": 8, "protocol_min": 8}
-    return ObservedService(told | {"build": build, "disk_free_bytes": 5 * 10**10})
+    ends = {
+        "certificates": [{"name": "api", "ends_unix_s": 2e9}],
+        "invites": {"open": 2, "next_ends_unix_s": 1.9e9},
+    }
+    return ObservedService(told | ends | {"build": build, "disk_free_bytes": 5 * 10**10})
 
 
 def scraped(metrics: Metrics) -> str:

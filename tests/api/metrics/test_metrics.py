@@ -58,6 +58,10 @@ def test_a_scrape_shows_stages_links_and_nodes_in_base_units():
     assert value(found, "molink_link_codec_saved_bytes", **link_) == -50
     assert value(found, "molink_node_token_layers_total", node="carl") == 900
     assert value(found, "molink_nodes", state="standby") == 1
+    ends = "molink_certificate_expiry_timestamp_seconds"
+    assert value(found, ends, certificate="api") == 2e9
+    assert value(found, "molink_invites_open") == 2
+    assert value(found, "molink_invite_expiry_timestamp_seconds") == 1.9e9
     assert value(found, "molink_nodes", state="lost") == 0
     assert value(found, "molink_requests", state="running") == 2
     assert (value(found, "molink_ready"), value(found, "molink_rings")) == (1, 1)

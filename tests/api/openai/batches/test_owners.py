@@ -54,6 +54,21 @@ async def test_each_key_sees_its_own(service, start, keys):
         await watch.files.list()
 
 
+async def test_a_batch_does_not_count_among_its_owners_requests(service, start, keys):
+    service.events_before_hold = 1
+    store, live = keys
+    url, _ = await start(service, Access(live))
+    _, secret = store.create(1.0, concurrency=1)
+    async with client_of(url, secret) as client:
+        batch = await made(client, line("a") + line("b"))
+        await service.holding.acquire()
+        service.goes_on.set()
+        answer = await client.completions.create(model="tiny/model", prompt="x", max_tokens=2)
+        assert answer.choices[0].text == "ab"
+        batch = await until(client, batch.id, "completed")
+        assert batch.request_counts.failed == 0
+
+
 async def test_a_batch_fails_when_its_owners_key_is_revoked(
     service, start, keys, monkeypatch, tmp_path
 ):
