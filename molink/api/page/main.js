@@ -279,9 +279,9 @@ function run(isRunning) {
   if (!isRunning && focused === stop) question.focus();
 }
 
-// Keep the end in sight for who was there.
+// Keep the end of what was said in sight for who was there.
 function follow() {
-  if (!isAtEnd) return;
+  if (!isAtEnd || !chat.now.messages.length) return;
   end.scrollIntoView({ block: "end" });
   followedTo = byId("conversation").scrollTop;
 }
