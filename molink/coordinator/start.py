@@ -125,9 +125,8 @@ async def start_coordinator(
         registry.url = f"https://{settings.public_host}:{agents_port}"
         registry.api_url = settings.api_url(api_port)
         host = _host_for_agents(settings, broker)
-        complete = partial(
-            _completed, registry, services.relay, certificates_shown(settings.api, tls)
-        )
+        certificates = certificates_shown(settings.api, tls)
+        complete = partial(_completed, registry, services.relay, certificates)
         tasks = await stack.enter_async_context(background_tasks())
         yield Coordinator(
             cluster=_cluster(tasks, settings, model, planner, hub, services, stores, complete),
@@ -189,11 +188,11 @@ def _completed(
     registry: Registry,
     relay: CoordinatorRelay,
     certificates: tuple[CertificateReport, ...],
-    told: ClusterReport,
+    report: ClusterReport,
 ) -> ClusterReport:
     """The report with what agents and users come by."""
     return replace(
-        told,
+        report,
         relay=RelayReport(relay.address, relay.trouble),
         certificates=certificates,
         invites=invites_report(registry, time.time()),
