@@ -7,6 +7,8 @@ and an hour later nobody wants them.
 
 A file is checked as a whole before anything of it is put anywhere, and put in place with the
 members last: without those a folder holds no cluster, so that an interrupted restore is begun anew.
+Nothing else is overwritten: not the keys of `molink serve`, and SQLite would replay the log (-wal)
+that a lost database left behind over the restored one.
 """
 
 import hashlib
@@ -108,15 +110,14 @@ def read_backup(path: Path, contents: Contents) -> Backup:
 def restore_backup(backup: Backup, folder: Path, contents: Contents) -> list[str]:
     """Put the files of a backup into a folder that holds none of them; their names.
 
-    Raises UserError when it holds a cluster, or cannot be written.
+    Raises UserError when it holds a cluster or a part of one, or cannot be written.
     """
-    *_, members = contents.databases
-    if (folder / members).exists():
-        raise UserError(
-            f"{folder} holds a cluster already: give an empty --data-dir, or move {folder} away."
-        )
     names = [name for name in contents.names if name in backup.files]
     try:
+        for found in _in_the_way(backup, folder, contents):
+            raise UserError(
+                f"{folder} holds {found} already: give an empty --data-dir, or move {folder} away."
+            )
         for name in names:
             _put(folder / name, backup.files[name])
     except OSError as error:
@@ -124,6 +125,19 @@ def restore_backup(backup: Backup, folder: Path, contents: Contents) -> list[str
             f"{folder} cannot be written ({error.strerror}): is its disk full?"
         ) from None
     return names
+
+
+def _in_the_way(backup: Backup, folder: Path, contents: Contents) -> Iterator[str]:
+    """What a folder has of a cluster, but for what an interrupted restore of this backup left."""
+    *_, members = contents.databases
+    if (folder / members).exists():
+        yield "a cluster"
+    for name in contents.names:
+        path = folder / name
+        if path.exists() and path.read_bytes() != backup.files.get(name):
+            yield name
+        if (log := path.with_name(f"{name}-wal")).exists():
+            yield log.name
 
 
 def _copied(folder: Path, contents: Contents, aside: Path) -> Iterator[tuple[str, bytes]]:

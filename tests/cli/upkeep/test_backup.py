@@ -148,6 +148,26 @@ def test_a_folder_with_a_cluster_or_in_use_is_left_alone(cluster, file, tmp_path
         assert "runs with" in refused("restore", file, "--data-dir", tmp_path / "second")
 
 
+@pytest.mark.parametrize("found", ["registry.db-wal", "keys.sqlite-wal", "keys.sqlite", "tls.pem"])
+def test_nothing_of_another_cluster_is_overwritten_or_mixed_in(file, tmp_path, found):
+    """As of `molink serve`, or of a coordinator that was killed and whose members were lost."""
+    folder = tmp_path / "second"
+    folder.mkdir()
+    (folder / found).write_bytes(b"of another one")
+    assert f"holds {found} already" in refused("restore", file, "--data-dir", folder)
+    assert (folder / found).read_bytes() == b"of another one"
+    assert not (folder / SECRET_FILE).exists()
+
+
+def test_an_interrupted_restore_is_begun_anew(file, tmp_path):
+    folder = tmp_path / "second"
+    run("restore", file, "--data-dir", folder)
+    left = (folder / "keys.sqlite").read_bytes()
+    (folder / SECRET_FILE).unlink()
+    run("restore", file, "--data-dir", folder)
+    assert (folder / "keys.sqlite").read_bytes() == left
+
+
 def test_no_file_is_overwritten_and_no_folder_made(cluster, file, tmp_path):
     before = file.read_bytes()
     assert "exists already" in refused("backup", file, "--data-dir", cluster[0])
