@@ -5,6 +5,7 @@ import json
 import sqlite3
 import tarfile
 import time
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
@@ -89,6 +90,16 @@ def test_nodes_heed_what_a_restored_coordinator_assigns(cluster, file, tmp_path)
     assert since < second.next_revision() < 10**12, "names of links hold twelve digits"
     first.close()
     second.close()
+
+
+def test_what_was_revoked_since_is_said_to_be_valid_again(cluster, file, tmp_path):
+    with closing(KeyStore.open(cluster[0])) as store:
+        store.revoke("carl", time.time())
+    said = run("restore", file, "--data-dir", tmp_path / "second").stdout
+    with closing(KeyStore.open(tmp_path / "second")) as store:
+        assert digest_of(cluster[1]) in store.by_digest()
+    for command in ("molink node remove", "molink key revoke", "molink invite revoke"):
+        assert command in said
 
 
 def test_a_member_joins_the_restored_cluster_without_an_invite(file, tmp_path):
