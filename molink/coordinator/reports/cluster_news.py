@@ -46,8 +46,8 @@ class ClusterNews:
     watch: ClusterWatch = field(default_factory=ClusterWatch)
     """Watch that is told of each look."""
     clock: Callable[[], float] = time.monotonic
-    """Seconds that never go back: a finding holds for as long as it was seen, whatever becomes of the
-    PC's clock."""
+    """Seconds that never go back: a finding holds for as long as it was seen, even where the PC's
+    clock is set back."""
     now: str = ""
     """How it is, in one sentence, as of the latest look."""
     _shown: dict[str, str] = field(default_factory=dict)
