@@ -11,6 +11,7 @@ Nothing else is overwritten: not the keys of `molink serve`, and SQLite would re
 that a lost database left behind over the restored one.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -38,6 +39,8 @@ BYTES_MAX = GB
 """Most bytes of a file in a backup: a thousand times what a large cluster has."""
 
 OWNER_ONLY = 0o600
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _DAMAGE = (tarfile.TarError, zlib.error, EOFError, ValueError, KeyError, TypeError)
 
@@ -84,7 +87,8 @@ def write_backup(path: Path, folder: Path, contents: Contents, version: str) -> 
     try:
         _write(path, files, contents, version)
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): is its disk full?") from None
+        helps = "make room there" if error.errno in FULL else "write it somewhere else"
+        raise UserError(f"{path} cannot be written ({error.strerror}): {helps}.") from None
     return list(files)
 
 
@@ -168,14 +172,29 @@ def _write(path: Path, files: Mapping[str, bytes], contents: Contents, version: 
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "files": {name: _facts(name, content, contents) for name, content in files.items()},
     }
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as file:
-        with tarfile.open(fileobj=file, mode="w:gz") as archive:
-            _add(archive, MANIFEST, json.dumps(manifest, indent=2).encode())
-            for name, content in files.items():
-                _add(archive, name, content)
-        file.flush()
-        os.fsync(file.fileno())
-        os.link(file.name, path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as aside:
+        written = Path(aside) / path.name
+        written.touch(mode=OWNER_ONLY)
+        with written.open("wb") as file:
+            with tarfile.open(fileobj=file, mode="w:gz") as archive:
+                _add(archive, MANIFEST, json.dumps(manifest, indent=2).encode())
+                for name, content in files.items():
+                    _add(archive, name, content)
+            file.flush()
+            os.fsync(file.fileno())
+        _appear(written, path)
+
+
+def _appear(written: Path, path: Path) -> None:
+    """Give a file its name, in the place of no other one."""
+    try:
+        os.link(written, path)
+    except FileExistsError:
+        raise
+    except OSError:  # A stick (FAT) or a share has no hard links.
+        if path.exists():
+            raise
+        written.rename(path)
 
 
 def _facts(name: str, content: bytes, contents: Contents) -> Mapping[str, object]:

@@ -1,7 +1,9 @@
 """`molink backup` and `molink restore`: a cluster goes to another folder, whole or not at all."""
 
+import errno
 import io
 import json
+import os
 import sqlite3
 import tarfile
 import time
@@ -185,6 +187,23 @@ def test_no_file_is_overwritten_and_no_folder_made(cluster, file, tmp_path):
     assert file.read_bytes() == before
     assert "no cluster" in refused("backup", tmp_path / "b", "--data-dir", tmp_path / "typo")
     assert not (tmp_path / "typo").exists()
+
+
+def test_a_stick_without_hard_links_takes_a_backup(cluster, tmp_path, monkeypatch):
+    def refused_link(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused_link)
+    made = tmp_path / "stick" / "usb.backup"
+    made.parent.mkdir()
+    run("backup", made, "--data-dir", cluster[0])
+    assert list(made.parent.iterdir()) == [made]
+    run("restore", made, "--data-dir", tmp_path / "second")
+
+
+def test_a_backup_into_no_folder_is_not_said_to_lack_room(cluster, tmp_path):
+    said = refused("backup", tmp_path / "none" / "b", "--data-dir", cluster[0])
+    assert "write it somewhere else" in said
 
 
 def test_a_damaged_database_is_not_backed_up(cluster, tmp_path):
