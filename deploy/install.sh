@@ -654,10 +654,15 @@ uninstall_all() {
     echo "MoLink is removed."
 }
 
-# Only units that carry the line which `molink agent service install` writes.
+# Only units that carry the line which `molink service install` or that of the agent writes, and
+# what `molink agent tray --at-login` makes.
 remove_services() {
-    for unit in "${XDG_CONFIG_HOME:-$HOME/.config}"/systemd/user/molink-agent*.service; do
-        if [ -f "$unit" ] && grep -q '^# Made by molink agent service install' "$unit"; then
+    config=${XDG_CONFIG_HOME:-$HOME/.config}
+    rm -f "$config/autostart/molink-agent-tray.desktop"
+    for unit in "$config"/systemd/user/molink-agent*.service \
+        "$config"/systemd/user/molink-coordinator*.service; do
+        if [ -f "$unit" ] &&
+            grep -q '^# Made by molink \(agent \)\{0,1\}service install' "$unit"; then
             systemctl --user disable --now "$(basename "$unit")" 2>/dev/null ||
                 note "systemd did not answer; the service ends when you log out"
             rm -f "$unit"

@@ -39,6 +39,8 @@ class Caller:
     """None: without a key."""
     usage: KeyUsage = field(default_factory=KeyUsage)
     """Count of the key's tokens; that of an address is never read."""
+    has_tokens: bool = True
+    """Whether the key had tokens of this day left when a batch of its owner was looked at last."""
     shares_cache: bool = False
     """Whether cached KV of other keys may serve it."""
     priority: int = 0

@@ -15,6 +15,11 @@ from molink.terminal.tables import DATA_FOLDER
 INSTALLER, RELEASE = "install.sh", "release"
 """Files that `deploy/install.sh` leaves in the data folder where it installs a release."""
 
+AT_ONCE = (
+    "at once: stages and plans that they start from now on are of the new version, which the old "
+    "programs may not understand."
+)
+
 
 @click.command()
 @click.option("--check", is_flag=True, help="Say which version there is, and change nothing.")
@@ -22,7 +27,7 @@ INSTALLER, RELEASE = "install.sh", "release"
 def upgrade(check: bool, back: bool) -> None:
     """Install the newest release from where this one came, after its signature is checked.
 
-    What runs goes on with the version that it has until it is started again.
+    Start what runs again at once: stages and plans that it starts are of the new version.
     """
     from molink.config.data_dir import data_dir
     from molink.control.versions import own_protocols
@@ -51,10 +56,11 @@ def order_of_starts(before: int, now: int | None) -> str:
     """What is to be started again, and in which order, when the protocol was `before` and is `now`;
     None: that is not known."""
     if now is None or now == before:
-        return "Start the coordinator and the agents again when you like, in any order."
+        return f"Start the coordinator and the agents here again, in any order, and {AT_ONCE}"
     return (
         f"It speaks protocol {now} and spoke {before}: no ring has PCs of both numbers. Update as "
-        "many PCs as can hold the model, then the coordinator, then the others."
+        "many PCs as can hold the model, then the coordinator, then the others. Start each again, "
+        f"and {AT_ONCE}"
     )
 
 

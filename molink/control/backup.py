@@ -7,8 +7,11 @@ and an hour later nobody wants them.
 
 A file is checked as a whole before anything of it is put anywhere, and put in place with the
 members last: without those a folder holds no cluster, so that an interrupted restore is begun anew.
+Nothing else is overwritten: not the keys of `molink serve`, and SQLite would replay the log (-wal)
+that a lost database left behind over the restored one.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -36,6 +39,8 @@ BYTES_MAX = GB
 """Most bytes of a file in a backup: a thousand times what a large cluster has."""
 
 OWNER_ONLY = 0o600
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _DAMAGE = (tarfile.TarError, zlib.error, EOFError, ValueError, KeyError, TypeError)
 
@@ -82,7 +87,8 @@ def write_backup(path: Path, folder: Path, contents: Contents, version: str) -> 
     try:
         _write(path, files, contents, version)
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): is its disk full?") from None
+        helps = "make room there" if error.errno in FULL else "write it somewhere else"
+        raise UserError(f"{path} cannot be written ({error.strerror}): {helps}.") from None
     return list(files)
 
 
@@ -108,15 +114,14 @@ def read_backup(path: Path, contents: Contents) -> Backup:
 def restore_backup(backup: Backup, folder: Path, contents: Contents) -> list[str]:
     """Put the files of a backup into a folder that holds none of them; their names.
 
-    Raises UserError when it holds a cluster, or cannot be written.
+    Raises UserError when it holds a cluster or a part of one, or cannot be written.
     """
-    *_, members = contents.databases
-    if (folder / members).exists():
-        raise UserError(
-            f"{folder} holds a cluster already: give an empty --data-dir, or move {folder} away."
-        )
     names = [name for name in contents.names if name in backup.files]
     try:
+        for found in _in_the_way(backup, folder, contents):
+            raise UserError(
+                f"{folder} holds {found} already: give an empty --data-dir, or move {folder} away."
+            )
         for name in names:
             _put(folder / name, backup.files[name])
     except OSError as error:
@@ -124,6 +129,19 @@ def restore_backup(backup: Backup, folder: Path, contents: Contents) -> list[str
             f"{folder} cannot be written ({error.strerror}): is its disk full?"
         ) from None
     return names
+
+
+def _in_the_way(backup: Backup, folder: Path, contents: Contents) -> Iterator[str]:
+    """What a folder has of a cluster, but for what an interrupted restore of this backup left."""
+    *_, members = contents.databases
+    if (folder / members).exists():
+        yield "a cluster"
+    for name in contents.names:
+        path = folder / name
+        if path.exists() and path.read_bytes() != backup.files.get(name):
+            yield name
+        if (log := path.with_name(f"{name}-wal")).exists():
+            yield log.name
 
 
 def _copied(folder: Path, contents: Contents, aside: Path) -> Iterator[tuple[str, bytes]]:
@@ -154,14 +172,29 @@ def _write(path: Path, files: Mapping[str, bytes], contents: Contents, version: 
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "files": {name: _facts(name, content, contents) for name, content in files.items()},
     }
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as file:
-        with tarfile.open(fileobj=file, mode="w:gz") as archive:
-            _add(archive, MANIFEST, json.dumps(manifest, indent=2).encode())
-            for name, content in files.items():
-                _add(archive, name, content)
-        file.flush()
-        os.fsync(file.fileno())
-        os.link(file.name, path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as aside:
+        written = Path(aside) / path.name
+        written.touch(mode=OWNER_ONLY)
+        with written.open("wb") as file:
+            with tarfile.open(fileobj=file, mode="w:gz") as archive:
+                _add(archive, MANIFEST, json.dumps(manifest, indent=2).encode())
+                for name, content in files.items():
+                    _add(archive, name, content)
+            file.flush()
+            os.fsync(file.fileno())
+        _appear(written, path)
+
+
+def _appear(written: Path, path: Path) -> None:
+    """Give a file its name, in the place of no other one."""
+    try:
+        os.link(written, path)
+    except FileExistsError:
+        raise
+    except OSError:  # A stick (FAT) or a share has no hard links.
+        if path.exists():
+            raise
+        written.rename(path)
 
 
 def _facts(name: str, content: bytes, contents: Contents) -> Mapping[str, object]:

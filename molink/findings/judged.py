@@ -124,7 +124,7 @@ def _key_findings(series: Series) -> Iterator[Finding]:
     told = {
         event.text: event
         for event in series.events
-        if event.kind == "key_refused" and series.now_unix_s - event.unix_s <= KEY_REFUSED_S
+        if event.kind == "key_refused" and abs(series.now_unix_s - event.unix_s) <= KEY_REFUSED_S
     }
     for text in told:
         yield Finding(WARNING, "key_refused", "", f"{text[:1].upper()}{text[1:]}.", text)

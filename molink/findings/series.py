@@ -148,8 +148,8 @@ class Series:
         self.knows_events = True
         for event in events:
             last = self.events[-1] if self.events else None
-            # A coordinator that was started anew counts from 1 again.
-            if last is None or (event.unix_s, event.seq) > (last.unix_s, last.seq):
+            # A coordinator that was started anew counts from 1 again; its clock may be set back.
+            if last is None or event.seq > last.seq or event.unix_s > last.unix_s:
                 self.events.append(event)
 
     def _take_losses(self, at_s: float) -> None:

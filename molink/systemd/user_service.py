@@ -153,7 +153,7 @@ class UserService:
                     f"systemctl --user {' '.join(arguments)}: {answer.reason} "
                     f"`journalctl --user -u {self.unit}` may tell more."
                 )
-        started = f"The {self.what} runs as {self.unit} and starts with your session."
+        started = f"The {self.what} was started as {self.unit}, and starts with your session."
         open_to_write = [] if isolated else [NOT_ISOLATED.format(what=self.what)]
         return [started, self._when_it_ends(), *open_to_write]
 

@@ -8,6 +8,8 @@ import subprocess
 import pytest
 import yaml
 
+from molink.api.body import BODY_BYTES_MAX
+from molink.api.openai.batches.uploads import FILE_BYTES_MAX
 from molink.cli.main import cli
 from tests.docs_site.pages import ROOT
 
@@ -55,6 +57,13 @@ def test_only_what_others_are_to_reach_is_open():
         "prometheus": [],
         "grafana": ["127.0.0.1:3000:3000"],
     }
+
+
+def test_proxies_take_the_largest_bodies_that_the_api_takes():
+    caddy = re.search(r"max_size (\d+)MiB", (FOLDER / "Caddyfile").read_text())
+    nginx = re.search(r"client_max_body_size (\d+)m;", (ROOT / "docs" / "keys.md").read_text())
+    for found in (caddy, nginx):
+        assert int(found[1]) * 2**20 > max(BODY_BYTES_MAX, FILE_BYTES_MAX)
 
 
 @needs("docker-compose", "docker-compose")

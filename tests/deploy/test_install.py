@@ -200,6 +200,20 @@ def test_services_go_too_but_only_ours(sandbox):
     assert log == f"--user disable --now {ours.name}\n--user daemon-reload\n"
 
 
+def test_a_coordinators_service_and_the_tray_go_too(sandbox):
+    config = sandbox.home / ".config"
+    unit = config / "systemd/user/molink-coordinator.service"
+    tray = config / "autostart/molink-agent-tray.desktop"
+    for file in (unit, tray):
+        file.parent.mkdir(parents=True)
+    unit.write_text("# Made by molink service install: changes are lost when it runs again.\n")
+    tray.touch()
+    sandbox.fake("systemctl", 'printf "%s\n" "$*" >>"$HOME/systemctl.log"')
+    assert sandbox.run("--uninstall").returncode == 0
+    assert not unit.exists() and not tray.exists()
+    assert f"disable --now {unit.name}" in (sandbox.home / "systemctl.log").read_text()
+
+
 def test_what_a_coordinator_keeps_is_never_removed_with_the_programs(sandbox):
     kept = sandbox.home / ".local/share/molink"
     (kept / "venv").mkdir(parents=True)

@@ -223,6 +223,12 @@ def test_the_order_of_starts_follows_from_the_protocols():
     assert "protocol 13 and spoke 12" in order_of_starts(12, 13)
 
 
+def test_what_runs_is_to_be_started_again_at_once():
+    """It starts stages and plans from the files that the upgrade has replaced."""
+    for now in (12, 13, None):
+        assert "at once: stages and plans" in order_of_starts(12, now)
+
+
 def test_what_is_no_release_of_ours_is_refused_before_anything_is_made(signing, release, keys):
     (sandbox, environment), (folder, url, publish) = signing, release
     ours = ("--release-key", keys / "ours.pub")

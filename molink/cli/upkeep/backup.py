@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 FILE = click.Path(path_type=Path)
 
+VALID_AGAIN = (
+    "Who was removed and what was revoked or rotated since is valid again. Before you start it: "
+    "molink node remove those PCs, molink key revoke or rotate those keys, molink invite revoke "
+    "those invites, each with this --data-dir."
+)
+"""What a backup cannot know, told after each restore."""
+
 
 @click.command()
 @click.argument("file", type=FILE)
@@ -45,6 +52,7 @@ def restore(file: Path, data_dir: str | None) -> None:
         restore_backup(found, where, backup_contents())
         next_step = _made_ready(where)
     click.echo(f"{where} holds the cluster of {found.created} again.")
+    click.echo(VALID_AGAIN)
     click.echo(next_step)
 
 

@@ -38,13 +38,14 @@ def install(up: tuple[str, ...]) -> None:
     command = [*molink_program(), "up", *up, *given]
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub.mkdir(parents=True, exist_ok=True)
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
     for line in _coordinator_service(where).install(
         lambda isolated: coordinator_unit(
             command, where, Path.cwd(), hub, replaces=replaces, isolated=isolated
         )
     ):
         click.echo(line)
-    click.echo("molink logs -f shows what it does.")
+    click.echo("molink service status says whether it runs, molink logs -f shows what it does.")
 
 
 @service.command("remove")

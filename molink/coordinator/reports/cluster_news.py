@@ -46,6 +46,8 @@ class ClusterNews:
     watch: ClusterWatch = field(default_factory=ClusterWatch)
     """Watch that is told of each look."""
     clock: Callable[[], float] = time.monotonic
+    """Seconds that never go back: a finding holds for as long as it was seen, even where the PC's
+    clock is set back."""
     now: str = ""
     """How it is, in one sentence, as of the latest look."""
     _shown: dict[str, str] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class ClusterNews:
             self._note_node(node_id, node)
         self._note_troubles(report)
         self._note_rings(report)
-        self.watch.note(self.events.clock(), report, events=self.events.after(self._watched))
+        self.watch.note(self.clock(), report, events=self.events.after(self._watched))
         self._watched = self.events.last_seq
         self.now = cluster_now(report)
 

@@ -1,10 +1,13 @@
 """`molink backup` and `molink restore`: a cluster goes to another folder, whole or not at all."""
 
+import errno
 import io
 import json
+import os
 import sqlite3
 import tarfile
 import time
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
@@ -91,6 +94,16 @@ def test_nodes_heed_what_a_restored_coordinator_assigns(cluster, file, tmp_path)
     second.close()
 
 
+def test_what_was_revoked_since_is_said_to_be_valid_again(cluster, file, tmp_path):
+    with closing(KeyStore.open(cluster[0])) as store:
+        store.revoke("carl", time.time())
+    said = run("restore", file, "--data-dir", tmp_path / "second").stdout
+    with closing(KeyStore.open(tmp_path / "second")) as store:
+        assert digest_of(cluster[1]) in store.by_digest()
+    for command in ("molink node remove", "molink key revoke", "molink invite revoke"):
+        assert command in said
+
+
 def test_a_member_joins_the_restored_cluster_without_an_invite(file, tmp_path):
     run("restore", file, "--data-dir", tmp_path / "second")
     registry = Registry.open(tmp_path / "second")
@@ -148,12 +161,49 @@ def test_a_folder_with_a_cluster_or_in_use_is_left_alone(cluster, file, tmp_path
         assert "runs with" in refused("restore", file, "--data-dir", tmp_path / "second")
 
 
+@pytest.mark.parametrize("found", ["registry.db-wal", "keys.sqlite-wal", "keys.sqlite", "tls.pem"])
+def test_nothing_of_another_cluster_is_overwritten_or_mixed_in(file, tmp_path, found):
+    """As of `molink serve`, or of a coordinator that was killed and whose members were lost."""
+    folder = tmp_path / "second"
+    folder.mkdir()
+    (folder / found).write_bytes(b"of another one")
+    assert f"holds {found} already" in refused("restore", file, "--data-dir", folder)
+    assert (folder / found).read_bytes() == b"of another one"
+    assert not (folder / SECRET_FILE).exists()
+
+
+def test_an_interrupted_restore_is_begun_anew(file, tmp_path):
+    folder = tmp_path / "second"
+    run("restore", file, "--data-dir", folder)
+    left = (folder / "keys.sqlite").read_bytes()
+    (folder / SECRET_FILE).unlink()
+    run("restore", file, "--data-dir", folder)
+    assert (folder / "keys.sqlite").read_bytes() == left
+
+
 def test_no_file_is_overwritten_and_no_folder_made(cluster, file, tmp_path):
     before = file.read_bytes()
     assert "exists already" in refused("backup", file, "--data-dir", cluster[0])
     assert file.read_bytes() == before
     assert "no cluster" in refused("backup", tmp_path / "b", "--data-dir", tmp_path / "typo")
     assert not (tmp_path / "typo").exists()
+
+
+def test_a_stick_without_hard_links_takes_a_backup(cluster, tmp_path, monkeypatch):
+    def refused_link(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused_link)
+    made = tmp_path / "stick" / "usb.backup"
+    made.parent.mkdir()
+    run("backup", made, "--data-dir", cluster[0])
+    assert list(made.parent.iterdir()) == [made]
+    run("restore", made, "--data-dir", tmp_path / "second")
+
+
+def test_a_backup_into_no_folder_is_not_said_to_lack_room(cluster, tmp_path):
+    said = refused("backup", tmp_path / "none" / "b", "--data-dir", cluster[0])
+    assert "write it somewhere else" in said
 
 
 def test_a_damaged_database_is_not_backed_up(cluster, tmp_path):

@@ -38,6 +38,13 @@ def test_it_runs_molink_up_with_what_was_given(desk):
     assert (desk.home / ".cache/huggingface").is_dir(), "a sandbox cannot make it"
 
 
+def test_a_new_data_folder_is_made_as_a_sandbox_cannot(desk):
+    folder = desk.home / "new" / "folder"
+    said = run("service", "install", "demo", "--data-dir", str(folder)).output
+    assert folder.is_dir() and not folder.stat().st_mode & 0o077
+    assert "was started as" in said and "molink service status" in said, "it may end at once"
+
+
 def test_another_model_takes_the_place_of_what_ran(desk):
     run("service", "install", "demo")
     run("service", "install", "other")

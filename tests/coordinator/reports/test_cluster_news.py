@@ -1,5 +1,7 @@
 """What the ledger says of a cluster that changes."""
 
+from dataclasses import replace
+
 from molink.coordinator.reports.cluster_news import ClusterNews, cluster_now
 from molink.report.cluster import ClusterReport
 from molink.report.plain import from_plain
@@ -70,6 +72,23 @@ def test_it_is_said_for_how_long_requests_were_refused():
     assert looks.at(report(unready=None)) == [
         ("ready", "requests are answered again after 12 s: demo on 0 PCs in 0 rings")
     ]
+
+
+def test_a_clock_that_is_set_back_silences_no_finding():
+    looks, unix_s = Looks(), 1_700_000_000.0
+    looks.events.clock = lambda: unix_s
+
+    def told(key):
+        looks.time_s += 1.0
+        looks.events.add("key_refused", f"the key '{key}' is revoked")
+        looks.at(replace(report(), unix_s=unix_s, disk_free_bytes=1))
+        return [(one.finding.kind, one.finding.sentence[:13]) for one in looks.news.watch.standing]
+
+    assert ("disk", "The coordinat") in told("anna")
+    unix_s -= 7200.0
+    after = told("ben")
+    assert ("disk", "The coordinat") in after and ("key_refused", "The key 'ben'") in after
+    assert ("key_refused", "The key 'anna") not in after, "it was refused in what is now the future"
 
 
 def test_a_reason_is_told_with_the_state():

@@ -94,5 +94,6 @@ def owners_caller(app: web.Application, owner: str) -> Caller | None:
     for key in (one.key for one in keys.store.list_keys()):
         if key.key_id == owner and key.state(keys.clock()) == "usable":
             caller.key_id, caller.usage = owner, keys.usage(key)
+            caller.has_tokens = keys.quota_left(key) != 0
             return caller
     return None

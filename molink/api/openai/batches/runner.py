@@ -26,7 +26,7 @@ RETRY_S = 5.0
 """Seconds until something is written or asked again that failed."""
 
 CHECKED_S = 5.0
-"""Seconds between two looks at whether the owner's key still opens something."""
+"""Seconds between two looks at whether the owner's key still opens something and has tokens."""
 
 ASKED_MAX = 5
 """How often a line is asked that the server refuses for want of room (429, 503)."""
@@ -198,17 +198,20 @@ class BatchRunner:
         return "completed" if opened.is_read and not opened.asked else None
 
     async def _ask_next(self) -> None:
-        """Ask the next line of the batch that ends first."""
+        """Ask the next line of the batch that ends first, of owners who have tokens left today."""
         now = self.clock()
         for opened in sorted(self._open.values(), key=lambda one: one.expires_at):
+            caller = opened.caller
+            if caller is None or not caller.has_tokens:
+                continue
             if opened.is_read or opened.rests_until > now:
                 continue
             line, opened.rests_until = None, now + RETRY_S
             with self._guard:
                 line = await asyncio.to_thread(opened.next_line)
                 opened.rests_until = now
-            if line is not None and opened.caller is not None:
-                task = spawn(self._answered(opened, opened.caller, line))
+            if line is not None:
+                task = spawn(self._answered(opened, caller, line))
                 opened.asked.add(task)
                 task.add_done_callback(opened.asked.discard)
                 return

@@ -2,16 +2,21 @@
 
 import asyncio
 from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
 
 import openai
 import pytest
 
 from molink.api.access import Access
+from molink.api.callers import CALLERS
 from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KeyStore
 from molink.api.openai.batches import runner
+from molink.api.openai.batches.asking import owners_caller
 from molink.api.openai.batches.endpoint import FOLDER
 from molink.api.openai.batches.store import BatchStore
+from molink.tasks import cancel
 from tests.api.openai.batches.conftest import CHAT, line, lines_of, made, until
 
 
@@ -89,6 +94,27 @@ async def test_a_batch_fails_when_its_owners_key_is_revoked(
             (ended,) = written.batches(str(key.key_id))
     assert ended.api_object["status"] == "failed"
     await stop()
+
+
+async def test_a_batch_rests_once_its_owners_key_has_had_its_tokens(keys):
+    store, live = keys
+    key, _ = store.create(1.0, tokens_per_day=1000)
+    app = {CALLERS: SimpleNamespace(keys=live, shares_cache=False)}
+    assert owners_caller(app, key.key_id).has_tokens
+    live.usage(key).answer_tokens = 1000
+    caller = owners_caller(app, key.key_id)
+    assert not caller.has_tokens
+    record = SimpleNamespace(api_object={"endpoint": CHAT, "expires_at": 10.0})
+    answers = SimpleNamespace(done=set(), custom_ids=set())
+    opened = runner.OpenBatch(record, caller, answers, iter([(1, line("a"))]), 0.0)
+    batches = runner.BatchRunner(None, None, None, lambda: True, clock=lambda: 1.0)
+    batches._open["batch"] = opened
+    await batches._ask_next()
+    assert not opened.asked
+    opened.caller = replace(caller, has_tokens=True)  # As on the next day.
+    await batches._ask_next()
+    assert len(opened.asked) == 1
+    await cancel(*opened.asked)
 
 
 async def test_a_server_that_starts_again_asks_only_what_has_no_answer(service, start, tmp_path):
