@@ -23,10 +23,12 @@ def file(name: str, content: bytes) -> dict[str, object]:
 async def test_text_files_are_chosen_by_keyboard_and_go_into_the_message(open_page):
     visit = await open_page()
     box = visit.page.locator("#question")
-    await box.fill("What is this?")
-    await visit.page.keyboard.press("Tab")
-    await expect(visit.page.get_by_role("button", name="Attach text files")).to_be_focused()
-    async with visit.page.expect_file_chooser() as asked:
+    async with (
+        visit.page.expect_file_chooser() as asked
+    ):  # From now on, as the browser needs a while.
+        await box.fill("What is this?")
+        await visit.page.keyboard.press("Tab")
+        await expect(visit.page.get_by_role("button", name="Attach text files")).to_be_focused()
         await visit.page.keyboard.press("Enter")
     chooser = await asked.value
     assert chooser.is_multiple()
