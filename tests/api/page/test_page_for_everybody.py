@@ -376,6 +376,10 @@ FORMULAS = {
     "}{": "<mrow></mrow>",
     "^": "<msup><mrow></mrow><mrow></mrow></msup>",
     r"\frac": "<mfrac><mrow></mrow><mrow></mrow></mfrac>",
+    r"\begin{constructor}\left\constructor": (
+        "<mrow><mtable><mtr><mtd><mrow><mrow><mo>constructor</mo><mrow></mrow><mo></mo></mrow></mrow>"
+        "</mtd></mtr></mtable></mrow>"
+    ),
     r"\begin{": "<mrow><mtable><mtr><mtd><mrow></mrow></mtd></mtr></mtable></mrow>",
 }
 
