@@ -228,9 +228,12 @@ export function historyDialog(current, onOpen) {
   }
 
   function row(chat) {
+    // As it is kept by then; one that is open is ahead of what is kept.
     const title = button(titleOf(chat), () => {
+      const kept = all().find(({ id }) => id === chat.id);
+      if (!kept) return show("This conversation has been deleted.");
       dialog.close();
-      onOpen(chat);
+      if (kept.id !== current().id) onOpen(kept);
     });
     title.className = "title";
     const places = new Set(chat.messages.map((one) => placeOf(one.from)).filter(Boolean));

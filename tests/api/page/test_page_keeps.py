@@ -1,0 +1,36 @@
+"""What the page keeps, and what it forgets when it is told to: no press loses more than it says."""
+
+import pytest
+
+api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
+expect = api.expect
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KEEP = "localStorage.setItem('molink-keeps-history', 'yes')"
+KEPT = "Object.keys(localStorage).filter(one => one.startsWith('molink-chat-'))"
+
+
+def text(visit):
+    return visit.answer.locator(".text")
+
+
+async def written_on(visit, question, piece):
+    """An answer of which a piece is there, and the history open before it."""
+    visit.service.put(piece)
+    await visit.ask(question)
+    await expect(text(visit)).to_have_text(piece)
+    await visit.page.get_by_role("button", name="History").click()
+    return visit.page.get_by_role("dialog", name="History")
+
+
+async def test_a_history_over_an_answer_that_is_written_loses_none(open_page):
+    visit = await open_page()
+    await visit.page.evaluate(KEEP)
+    history = await written_on(visit, "Tell me.", "Once ")
+    visit.service.put("upon a time.", None)
+    await expect(visit.page.locator("#send")).to_be_visible()
+    await history.get_by_role("button", name="Tell me.", exact=True).click()
+    await expect(history).to_be_hidden()
+    await expect(text(visit)).to_have_text("Once upon a time.")
+    await expect(visit.answer.locator(".note")).to_have_text("")
+    assert "upon a time." in await visit.page.evaluate(f"localStorage[{KEPT}[0]]")
