@@ -175,7 +175,8 @@ function asMarkdown(chat) {
   return `# ${titleOf(chat)}\n\n${said.join("\n")}`;
 }
 
-// The dialog with all that is kept. `current` gives the conversation of now, `onOpen` gets another.
+// The dialog with all that is kept. `current` gives the conversation of now, `onOpen` gets another, or
+// none for a new one.
 export function historyDialog(current, onOpen) {
   const dialog = byId("history");
   const json = (value) => JSON.stringify(value, null, 1);
@@ -214,8 +215,6 @@ export function historyDialog(current, onOpen) {
 
   function open() {
     byId("keep-history").checked = keeps();
-    const isEmpty = current().messages.length === 0;
-    for (const id of ["export-markdown", "export-json"]) byId(id).disabled = isEmpty;
     show();
     dialog.showModal();
   }
@@ -224,6 +223,8 @@ export function historyDialog(current, onOpen) {
     const rows = all().map(row);
     byId("chats").replaceChildren(...rows);
     for (const id of ["delete-history", "export-all"]) byId(id).disabled = rows.length === 0;
+    const isEmpty = current().messages.length === 0;
+    for (const id of ["export-markdown", "export-json"]) byId(id).disabled = isEmpty;
     byId("history-told").textContent = trouble || (rows.length ? "" : "No conversation is kept.");
   }
 
@@ -242,7 +243,9 @@ export function historyDialog(current, onOpen) {
     return element("li", "row", title, element("span", "faint small", facts), gone);
   }
 
-  function forget(chats) {
+  // What is open is left first: its answer, or the next one, would else bring it back.
+  async function forget(chats) {
+    if (chats.some(({ id }) => id === current().id)) await onOpen();
     for (const { id } of chats) remove(id);
     show();
     byId("close-history").focus();

@@ -23,7 +23,7 @@ async def written_on(visit, question, piece):
     return visit.page.get_by_role("dialog", name="History")
 
 
-async def test_a_history_over_an_answer_that_is_written_loses_none(open_page):
+async def test_a_history_over_an_answer_that_is_written_loses_none_and_deletes_for_good(open_page):
     visit = await open_page()
     await visit.page.evaluate(KEEP)
     history = await written_on(visit, "Tell me.", "Once ")
@@ -34,3 +34,17 @@ async def test_a_history_over_an_answer_that_is_written_loses_none(open_page):
     await expect(text(visit)).to_have_text("Once upon a time.")
     await expect(visit.answer.locator(".note")).to_have_text("")
     assert "upon a time." in await visit.page.evaluate(f"localStorage[{KEPT}[0]]")
+    await visit.service.closed.acquire()
+
+    history = await written_on(visit, "More?", "Then ")
+    delete = history.locator("#delete-history")
+    await delete.click()
+    await expect(history).to_contain_text("No conversation is kept.")
+    await visit.service.closed.acquire()
+    await history.get_by_role("button", name="Close").click()
+    await expect(visit.page.locator("article")).to_have_count(0)
+    visit.service.put("Anew.", None)
+    await visit.ask("Who?")
+    await expect(visit.page.locator("#send")).to_be_visible()
+    (kept,) = await visit.page.evaluate(f"{KEPT}.map(one => localStorage[one])")
+    assert "Who?" in kept and "Tell me." not in kept
