@@ -187,7 +187,11 @@ export function historyDialog(current, onOpen) {
     keep(event.target.checked);
     show(saveChat(current()));
   });
-  on("delete-history", "click", () => forget(all()));
+  on("delete-history", "click", ({ target }) => {
+    const sure = `Press again to delete all (${all().length})`;
+    if (target.textContent === sure) forget(all());
+    else target.textContent = sure;
+  });
   on("export-markdown", "click", () => download("conversation.md", "text/markdown", asMarkdown(current())));
   on("export-json", "click", () => download("conversation.json", "application/json", json(current())));
   on("export-all", "click", () => download("conversations.json", "application/json", json(all())));
@@ -220,6 +224,7 @@ export function historyDialog(current, onOpen) {
   }
 
   function show(trouble = "") {
+    byId("delete-history").textContent = "Delete all";
     const rows = all().map(row);
     byId("chats").replaceChildren(...rows);
     for (const id of ["delete-history", "export-all"]) byId(id).disabled = rows.length === 0;

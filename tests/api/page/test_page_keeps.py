@@ -39,6 +39,10 @@ async def test_a_history_over_an_answer_that_is_written_loses_none_and_deletes_f
     history = await written_on(visit, "More?", "Then ")
     delete = history.locator("#delete-history")
     await delete.click()
+    await expect(delete).to_have_text("Press again to delete all (1)")
+    assert len(await visit.page.evaluate(KEPT)) == 1, "it is asked first"
+    await delete.click()
+    await expect(delete).to_have_text("Delete all")
     await expect(history).to_contain_text("No conversation is kept.")
     await visit.service.closed.acquire()
     await history.get_by_role("button", name="Close").click()
