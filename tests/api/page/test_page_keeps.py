@@ -52,3 +52,18 @@ async def test_a_history_over_an_answer_that_is_written_loses_none_and_deletes_f
     await expect(visit.page.locator("#send")).to_be_visible()
     (kept,) = await visit.page.evaluate(f"{KEPT}.map(one => localStorage[one])")
     assert "Who?" in kept and "Tell me." not in kept
+
+
+async def test_a_server_that_falls_silent_is_not_ready(open_page):
+    visit = await open_page()
+    await expect(visit.page.locator("#ring-summary")).to_have_text("3 PCs in 1 ring")
+    await visit.page.clock.install()
+    asked = []
+    await visit.page.route("**/ring", lambda route: asked.append(route))  # Never answered.
+    async with visit.page.expect_request("**/ring"):
+        pass
+    for _ in range(4):
+        await visit.page.clock.run_for(10_000)
+    await expect(visit.page.locator("#state")).to_contain_text("cannot be reached")
+    await expect(visit.page.locator("#rings.stale")).to_have_count(1)
+    assert len(asked) <= 5, "each is given up before the next"
