@@ -20,6 +20,9 @@ import { isKey, takeKeyFromLink } from "./links.js";
 import { drawRings, watchRings } from "./ring.js";
 import { settings, settingsDialog } from "./settings.js";
 
+// What is typed and not sent outlives a load: another address is asked from a page that is loaded anew.
+const DRAFT = "molink-draft";
+
 const KEYS = "Enter sends, Shift + Enter starts a line, Esc stops an answer.";
 
 const EXAMPLES = [
@@ -80,6 +83,8 @@ function start() {
   showModels(null);
   connect().then((isDone) => isDone || askRings());
   open(chatOfTab());
+  write(sessionStorage.getItem(DRAFT) ?? "");
+  addEventListener("pagehide", () => sessionStorage.setItem(DRAFT, question.value));
 }
 
 // -- the server --

@@ -54,6 +54,18 @@ async def test_a_history_over_an_answer_that_is_written_loses_none_and_deletes_f
     assert "Who?" in kept and "Tell me." not in kept
 
 
+async def test_what_is_typed_outlives_the_choice_of_another_address(open_page):
+    visit = await open_page()
+    below = f'[{{"name": "Below", "url": "{visit.url}sub/", "key": "", "models": ["m"]}}]'
+    await visit.page.evaluate("all => sessionStorage.setItem('molink-addresses', all)", below)
+    await visit.page.reload()
+    question = visit.page.locator("#question")
+    await question.fill("A long question")
+    async with visit.page.expect_navigation():
+        await visit.page.get_by_label("Model and address").select_option(label="m")
+    await expect(question).to_have_value("A long question")
+
+
 async def test_a_server_that_falls_silent_is_not_ready(open_page):
     visit = await open_page()
     await expect(visit.page.locator("#ring-summary")).to_have_text("3 PCs in 1 ring")
