@@ -66,6 +66,16 @@ async def test_what_is_typed_outlives_the_choice_of_another_address(open_page):
     await expect(question).to_have_value("A long question")
 
 
+async def test_the_form_for_another_key_can_be_left(open_page):
+    visit = await open_page()
+    await visit.page.get_by_role("button", name="Settings").click()
+    await visit.page.get_by_role("button", name="Change the key").click()
+    await visit.page.locator("#key-form").get_by_role("button", name="Cancel").click()
+    await expect(visit.page.locator("#key-form")).to_be_hidden()
+    await expect(visit.page.locator("#question")).to_be_focused()
+    await expect(visit.page.locator("#state")).to_have_text("Ready")
+
+
 async def test_a_server_that_falls_silent_is_not_ready(open_page):
     visit = await open_page()
     await expect(visit.page.locator("#ring-summary")).to_have_text("3 PCs in 1 ring")
