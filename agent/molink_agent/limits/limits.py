@@ -22,6 +22,9 @@ from molink_scheduler.units import GB, bytes_of_gb
 UNSET = frozenset({"none", "unset", "default", ""})
 """Values of `set KEY` that mean: back to what applies without a line in the file."""
 
+SET_COMMAND = "molink agent set"
+"""What a mistake in such a value is said to be of; the owner's page leaves it away."""
+
 
 HOURS_ENTRIES_MAX = 50
 """Seven days in pieces of four hours are 42."""
@@ -329,13 +332,13 @@ def limits_of(fields: Mapping[str, Any], source: str) -> OwnerLimits:
 
 def with_value(limits: OwnerLimits, name: str, text: str) -> OwnerLimits:
     """The same limits but for one key, as typed; `none` takes it back. Raises UserError."""
-    key = _key(name, "molink agent set")
+    key = _key(name, SET_COMMAND)
     if text.strip().lower() in UNSET:
         return replace(limits, **{key.field: key.value_in(OwnerLimits())})
     try:
         return replace(limits, **{key.field: key.kind.of_text(text.strip())})
     except ValueError as error:
-        raise _mistake(key, error, "molink agent set") from None
+        raise _mistake(key, error, SET_COMMAND) from None
 
 
 def plain_limits(limits: OwnerLimits) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from molink.errors import UserError
 from molink_agent.limits.card_room import card_mistake
 from molink_agent.limits.lend_room import lend_mistake
-from molink_agent.limits.limits import UNSET, with_value
+from molink_agent.limits.limits import SET_COMMAND, UNSET, with_value
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
@@ -37,7 +37,7 @@ def _set(data_dir: Path, key: str, value: str) -> None:
     if key in CARD_KEYS and not mistake:
         mistake = card_mistake(limits, GpuProbe(visible=os.environ.get(VISIBLE_VARIABLE)).read())
     if mistake:
-        raise UserError(f"molink agent set: {mistake}")
+        raise UserError(f"{SET_COMMAND}: {mistake}")
     file.set(key, value)
 
 

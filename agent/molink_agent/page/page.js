@@ -78,7 +78,8 @@ function showLimits(limits) {
   if (!form.children.length) form.append(...limits.map(limitRow));
   for (const limit of limits) {
     const input = byId(`limit-${limit.name}`);
-    if (input !== document.activeElement) input.value = typed(limit.value);
+    const isWrong = input.getAttribute("aria-invalid") === "true";
+    if (input !== document.activeElement && !isWrong) input.value = typed(limit.value);
   }
 }
 
@@ -92,26 +93,36 @@ function limitRow({ name, usual, meaning, example }) {
   input.placeholder = typed(usual) || `none; for example ${example.replaceAll('"', "")}`;
   const note = element("p", meaning);
   note.id = `meaning-${name}`;
-  input.setAttribute("aria-describedby", note.id);
-  input.addEventListener("change", () => change(name, input.value));
-  row.append(label, input, note);
+  const said = element("p", "");
+  said.id = `said-${name}`;
+  said.setAttribute("role", "status");
+  input.setAttribute("aria-describedby", `${note.id} ${said.id}`);
+  input.addEventListener("change", () => change(input));
+  row.append(label, input, note, said);
   return row;
 }
 
-async function change(key, value) {
-  await doing(async () => {
-    const { state, said } = await ask("/limits", { key, value: value.trim() || "none" });
-    byId("said").textContent = said.join(" ");
+// What came of it stands in the limit's own row, until a further change.
+async function change(input) {
+  const { name, value } = input;
+  const isSet = await doing(async () => {
+    const { state, said } = await ask("/limits", { key: name, value: value.trim() || "none" });
+    setText(`said-${name}`, said.join(" "));
     show(state);
-  }, "said");
+  }, `said-${name}`);
+  input.setAttribute("aria-invalid", String(!isSet));
+  if (!isSet && input !== document.activeElement) input.value = value;
 }
 
+// Whether it could be done; else why not is said.
 async function doing(work, place) {
   try {
     await work();
+    return true;
   } catch (error) {
     setText(place, error instanceof TypeError ? "The agent does not run now." : error.message);
     if (place === "now") byId("switch").disabled = true;
+    return false;
   }
 }
 
@@ -119,7 +130,6 @@ const look = () => doing(async () => show((await ask("/state")).state), "now");
 
 byId("limits").addEventListener("submit", (event) => event.preventDefault());
 byId("switch").addEventListener("click", (event) => doing(async () => {
-  event.target.disabled = true;
   show((await ask(event.target.dataset.order, {})).state);
 }, "now"));
 look();

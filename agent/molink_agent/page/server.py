@@ -28,6 +28,7 @@ from molink.control.private_file import read_private, write_private
 from molink.errors import MolinkError, UserError
 from molink_agent.daemon.given import GivenLedger
 from molink_agent.daemon.membership import load_membership
+from molink_agent.limits.limits import SET_COMMAND
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import PAUSED_FILE
 from molink_agent.local_socket import ask_agent
@@ -110,7 +111,8 @@ def page_app(data_dir: Path, token: str) -> web.Application:
             _check(request, token)
             return await handler(request)
         except MolinkError as error:
-            return web.json_response({"error": str(error)}, status=409)
+            said = str(error).removeprefix(f"{SET_COMMAND}: ")  # Nobody has typed it here.
+            return web.json_response({"error": said}, status=409)
 
     app = web.Application(middlewares=[check], client_max_size=BODY_BYTES_MAX)
     app[DATA_DIR] = data_dir

@@ -53,10 +53,11 @@ function quoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-function asCurl(method, asked, body) {
-  const words = ["curl", "-N", quoted(location.origin + asked)];
+function asCurl(method, path, inputs, body) {
+  const words = ["curl", "-N", quoted(location.origin + addressOf(path, inputs))];
   if (method !== "GET") words.splice(2, 0, "-X", method);
   if (document.getElementById("key").value.trim()) words.push("-H", '"Authorization: Bearer $MOLINK_API_KEY"');
+  for (const [name, value] of headersIn(inputs)) words.push("-H", quoted(`${name}: ${value}`));
   if (body !== null) words.push("-H", quoted("Content-Type: application/json"), "-d", quoted(body));
   return words.join(" ");
 }
@@ -64,10 +65,17 @@ function asCurl(method, asked, body) {
 function curlFor(method, path, inputs, body) {
   const shown = make("pre");
   const folded = make("details", "", make("summary", "As a command"), shown);
-  folded.addEventListener("toggle", () => {
-    shown.textContent = asCurl(method, addressOf(path, inputs), body && body.value);
-  });
+  const fill = () => {
+    if (folded.open) shown.textContent = asCurl(method, path, inputs, body && body.value);
+  };
+  folded.addEventListener("toggle", fill);
+  document.addEventListener("input", fill);
   return folded;
+}
+
+function headersIn(inputs) {
+  const given = inputs.filter(([parameter, input]) => parameter.in === "header" && input.value);
+  return given.map(([parameter, input]) => [parameter.name, input.value]);
 }
 
 // The path and query of an operation with what its form says, without headers.
@@ -107,7 +115,12 @@ function formFor(root, method, path, operation) {
   const send = make("button", "Send");
   const stop = make("button", "Stop");
   stop.type = "button";
-  stop.disabled = true;
+  // Who is on a button stays there: what is disabled loses the focus.
+  const run = (isRunning) => {
+    send.setAttribute("aria-disabled", isRunning);
+    stop.setAttribute("aria-disabled", !isRunning);
+  };
+  run(false);
   const shown = make("pre");
   shown.hidden = true;
   shown.tabIndex = 0;
@@ -118,13 +131,13 @@ function formFor(root, method, path, operation) {
   stop.addEventListener("click", () => asked && asked.abort());
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    if (asked) return;
     asked = new AbortController();
-    send.disabled = true;
-    stop.disabled = false;
+    run(true);
     shown.hidden = false;
     await ask(method, path, inputs, body && body.value, shown, asked.signal);
-    send.disabled = false;
-    stop.disabled = true;
+    asked = null;
+    run(false);
   });
   return form;
 }
@@ -136,9 +149,7 @@ async function ask(method, path, inputs, body, shown, signal) {
   try {
     if (key) headers.set("Authorization", `Bearer ${key}`);
     if (body !== null) headers.set("Content-Type", "application/json");
-    for (const [parameter, input] of inputs) {
-      if (input.value && parameter.in === "header") headers.set(parameter.name, input.value);
-    }
+    for (const [name, value] of headersIn(inputs)) headers.set(name, value);
     const response = await fetch(addressOf(path, inputs), { method, headers, body, signal });
     await show(response, shown);
   } catch (error) {

@@ -27,8 +27,8 @@ export class ApiError extends Error {
 }
 
 // The JSON at `path` of a server.
-export async function getJson(path, server) {
-  const response = await answered(path, server);
+export async function getJson(path, server, signal) {
+  const response = await answered(path, server, { signal });
   return reached(response.json(), server);
 }
 
@@ -64,7 +64,7 @@ function asked(path, { url, key }, { body, ...how }) {
   return fetch(url + path, { cache: "no-store", ...how, headers, body: JSON.stringify(body) });
 }
 
-async function answered(path, server, how = {}) {
+async function answered(path, server, how) {
   const response = await reached(asked(path, server, how), server);
   if (!response.ok) throw await refusal(response);
   return response;
@@ -106,7 +106,7 @@ function parsed(data) {
   }
 }
 
-// What a promise of the network gives; a stop by the reader stays an AbortError.
+// What a promise of the network gives; what was aborted stays an AbortError.
 async function reached(promise, { url, name }) {
   try {
     return await promise;

@@ -175,7 +175,8 @@ function asMarkdown(chat) {
   return `# ${titleOf(chat)}\n\n${said.join("\n")}`;
 }
 
-// The dialog with all that is kept. `current` gives the conversation of now, `onOpen` gets another.
+// The dialog with all that is kept. `current` gives the conversation of now, `onOpen` gets another, or
+// none for a new one.
 export function historyDialog(current, onOpen) {
   const dialog = byId("history");
   const json = (value) => JSON.stringify(value, null, 1);
@@ -186,7 +187,11 @@ export function historyDialog(current, onOpen) {
     keep(event.target.checked);
     show(saveChat(current()));
   });
-  on("delete-history", "click", () => forget(all()));
+  on("delete-history", "click", ({ target }) => {
+    const sure = `Press again to delete all (${all().length})`;
+    if (target.textContent === sure) forget(all());
+    else target.textContent = sure;
+  });
   on("export-markdown", "click", () => download("conversation.md", "text/markdown", asMarkdown(current())));
   on("export-json", "click", () => download("conversation.json", "application/json", json(current())));
   on("export-all", "click", () => download("conversations.json", "application/json", json(all())));
@@ -214,23 +219,27 @@ export function historyDialog(current, onOpen) {
 
   function open() {
     byId("keep-history").checked = keeps();
-    const isEmpty = current().messages.length === 0;
-    for (const id of ["export-markdown", "export-json"]) byId(id).disabled = isEmpty;
     show();
     dialog.showModal();
   }
 
   function show(trouble = "") {
+    byId("delete-history").textContent = "Delete all";
     const rows = all().map(row);
     byId("chats").replaceChildren(...rows);
     for (const id of ["delete-history", "export-all"]) byId(id).disabled = rows.length === 0;
+    const isEmpty = current().messages.length === 0;
+    for (const id of ["export-markdown", "export-json"]) byId(id).disabled = isEmpty;
     byId("history-told").textContent = trouble || (rows.length ? "" : "No conversation is kept.");
   }
 
   function row(chat) {
+    // As it is kept by then; one that is open is ahead of what is kept.
     const title = button(titleOf(chat), () => {
+      const kept = all().find(({ id }) => id === chat.id);
+      if (!kept) return show("This conversation has been deleted.");
       dialog.close();
-      onOpen(chat);
+      if (kept.id !== current().id) onOpen(kept);
     });
     title.className = "title";
     const places = new Set(chat.messages.map((one) => placeOf(one.from)).filter(Boolean));
@@ -239,7 +248,9 @@ export function historyDialog(current, onOpen) {
     return element("li", "row", title, element("span", "faint small", facts), gone);
   }
 
-  function forget(chats) {
+  // What is open is left first: its answer, or the next one, would else bring it back.
+  async function forget(chats) {
+    if (chats.some(({ id }) => id === current().id)) await onOpen();
     for (const { id } of chats) remove(id);
     show();
     byId("close-history").focus();

@@ -20,6 +20,9 @@ import { isKey, takeKeyFromLink } from "./links.js";
 import { drawRings, watchRings } from "./ring.js";
 import { settings, settingsDialog } from "./settings.js";
 
+// What is typed and not sent outlives a load: another address is asked from a page that is loaded anew.
+const DRAFT = "molink-draft";
+
 const KEYS = "Enter sends, Shift + Enter starts a line, Esc stops an answer.";
 
 const EXAMPLES = [
@@ -64,6 +67,7 @@ function start() {
   on("stop", "click", chat.stop);
   on("new-chat", "click", () => open());
   on("key-form", "submit", keyGiven);
+  on("keep-key", "click", keyKept);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !document.querySelector("dialog[open]")) chat.stop();
   });
@@ -80,6 +84,8 @@ function start() {
   showModels(null);
   connect().then((isDone) => isDone || askRings());
   open(chatOfTab());
+  write(sessionStorage.getItem(DRAFT) ?? "");
+  addEventListener("pagehide", () => sessionStorage.setItem(DRAFT, question.value));
 }
 
 // -- the server --
@@ -130,8 +136,9 @@ function from() {
 
 // Say why the server does not answer, and ask for a key if that is why.
 function refused(error) {
-  if (error.status === 401) askForKey(error.message);
-  else state(error.message, "bad");
+  if (error.status !== 401) return state(error.message, "bad");
+  byId("keep-key").hidden = true;
+  askForKey(error.message);
 }
 
 // Use the key of the page's own address, if there is one, for it alone; whether there is.
@@ -190,6 +197,7 @@ function askForKey(why) {
 
 function changeKey(forget) {
   if (forget) settings.key = "";
+  byId("keep-key").hidden = forget;
   askForKey(forget ? "The key is forgotten." : "Give the key to use from now on.");
   if (forget) connect();
 }
@@ -203,6 +211,12 @@ async function keyGiven(event) {
   settings.key = secret;
   if (!(await connect())) return;
   settings.remembersKey = byId("remember").checked;
+  question.focus();
+}
+
+function keyKept() {
+  byId("key-form").hidden = true;
+  connect();
   question.focus();
 }
 

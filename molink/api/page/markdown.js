@@ -134,7 +134,7 @@ function goesOn(line) {
 }
 
 function fenceEnd(lines, at) {
-  const [, mark] = lines[at].match(FENCE);
+  const [, mark] = inItem(lines[at]).match(FENCE);
   const body = whileTrue(lines, at + 1, (line) => !closes(line, mark));
   return Math.min(body + 1, lines.length);
 }
@@ -143,14 +143,22 @@ function closes(line, mark) {
   return line.trim().startsWith(mark) && /^[`~]+$/.test(line.trim());
 }
 
-// A list goes on with items of its own kind, lines that are indented, and over blank lines between.
+// What a line of an item says, without the item's mark and indentation.
+function inItem(line) {
+  return line.replace(ITEM, "").trimStart();
+}
+
+// A list goes on with items of its own kind, lines that are indented, and over blank lines between; code
+// in it goes to its own end.
 function listEnd(lines, at) {
   const ordered = isOrdered(lines[at]);
   const belongs = (line) =>
     /^\s{2,}\S/.test(line) || (ITEM.test(line) && isOrdered(line) === ordered);
-  let end = at + 1;
+  let end = at;
   while (end < lines.length) {
-    if (BLANK.test(lines[end])) {
+    if (belongs(lines[end]) && FENCE.test(inItem(lines[end]))) {
+      end = fenceEnd(lines, end);
+    } else if (BLANK.test(lines[end])) {
       const next = whileTrue(lines, end, (line) => BLANK.test(line));
       if (next >= lines.length || !belongs(lines[next])) return end;
       end = next;

@@ -44,9 +44,8 @@ export function mathNode(tex, isBlock) {
     const row = reader.row((token) => token === undefined);
     const math = made("math", row);
     return isBlock ? marked(math, "display", "block") : math;
-  } catch (error) {
-    if (error instanceof TooDeep) return null;
-    throw error;
+  } catch {
+    return null;
   }
 }
 
@@ -54,8 +53,6 @@ export function mathNode(tex, isBlock) {
 function pairs(text) {
   return Object.fromEntries(text.match(/\S+ \S+/g).map((pair) => pair.split(" ")));
 }
-
-class TooDeep extends Error {}
 
 function made(tag, ...children) {
   const node = document.createElementNS(MATHML, tag);
@@ -90,7 +87,7 @@ class Reader {
 
   // Elements until `ends` holds for a token, which is passed over.
   row(ends) {
-    if (++this.#depth > DEPTH_MAX) throw new TooDeep();
+    if (++this.#depth > DEPTH_MAX) throw new Error("too deep");
     const row = made("mrow");
     while (this.#at < this.#tokens.length && !ends(this.#next)) this.#part(row);
     this.#at += 1;
@@ -126,7 +123,7 @@ class Reader {
 
   // One element: what a command takes, or a group in braces.
   #argument() {
-    if (++this.#depth > DEPTH_MAX) throw new TooDeep();
+    if (++this.#depth > DEPTH_MAX) throw new Error("too deep");
     const node = (this.#at < this.#tokens.length && this.#atom()) || made("mrow");
     this.#depth -= 1;
     return node;
@@ -198,7 +195,8 @@ class Reader {
 
   #fence() {
     const token = this.#take() ?? ".";
-    const sign = token.startsWith("\\") ? (SIGNS[token.slice(1)] ?? token.slice(1)) : token;
+    const name = token.slice(1);
+    const sign = token.startsWith("\\") ? (Object.hasOwn(SIGNS, name) ? SIGNS[name] : name) : token;
     return made("mo", sign === "." ? "" : sign);
   }
 
@@ -212,7 +210,8 @@ class Reader {
       table.append(line);
     } while (this.#tokens[this.#at - 1] === "\\\\");
     if (this.#next === "{") this.#text();
-    const [open, close] = FENCES[kind.replace("*", "")] ?? "";
+    const name = kind.replace("*", "");
+    const [open, close] = Object.hasOwn(FENCES, name) ? FENCES[name] : "";
     return made("mrow", ...(open ? [made("mo", open)] : []), table, ...(close ? [made("mo", close)] : []));
   }
 

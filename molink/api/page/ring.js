@@ -11,6 +11,9 @@ const EVERY_MS = 1000;
 // After a failure: a server that starts anew needs seconds.
 const AGAIN_MS = 3000;
 
+// Silence after which a server is taken for gone: its PC sleeps, or a router has dropped the line.
+const SILENT_MS = 10_000;
+
 const SVG = "http://www.w3.org/2000/svg";
 const RADIUS = 44;
 const WIDTH = 14;
@@ -23,23 +26,26 @@ const NUMBERED_MAX = 16;
 // `onError`; not while the page is hidden. Gives what asks now.
 export function watchRings(server, onView, onError) {
   let timer = null;
+  let turn = new AbortController();
   document.addEventListener("visibilitychange", ask);
   return ask;
 
   async function ask() {
     clearTimeout(timer);
+    turn.abort();
+    const mine = (turn = new AbortController());
     if (document.hidden) return;
-    const turn = (timer = setTimeout(ask, AGAIN_MS));
+    timer = setTimeout(() => mine.abort(new DOMException("", "TimeoutError")), SILENT_MS);
     let wait = AGAIN_MS;
     try {
-      onView(await getJson("ring", server()));
+      onView(await getJson("ring", server(), mine.signal));
       wait = EVERY_MS;
     } catch (error) {
+      if (mine !== turn) return; // Asked for again meanwhile.
       onError(error);
       if (error.status === 401) wait = Infinity; // Until there is a key, and somebody asks again.
     }
-    if (timer !== turn) return; // Asked for again meanwhile.
-    clearTimeout(turn);
+    clearTimeout(timer);
     if (wait < Infinity) timer = setTimeout(ask, wait);
   }
 }

@@ -1,5 +1,7 @@
 """The owner's page in a real browser, over an agent's socket that answers as the tests say."""
 
+import re
+
 import pytest
 
 from molink_agent.limits.limits_file import LimitsFile
@@ -25,18 +27,29 @@ async def test_an_owner_pauses_and_sets_a_limit(browser, tmp_path):  # noqa: F81
         page, complaints = await opened(browser, place.url)
         await expect(page.get_by_role("heading", name="anna")).to_be_visible()
         assert place.token not in page.url, "no history shows it"
-        await page.get_by_role("button", name="Pause").click()
-        await expect(page.get_by_role("button", name="Lend again")).to_be_enabled()
+        pause = page.get_by_role("button", name="Pause")
+        await expect(pause).to_be_enabled()
+        await pause.press("Enter")
+        await expect(page.get_by_role("button", name="Lend again")).to_be_focused()
         await page.reload()
         await page.get_by_role("button", name="Lend again").click()
         await expect(page.get_by_role("button", name="Pause")).to_be_enabled()
         threads = page.get_by_label("threads")
+        said = page.locator("#said-threads")
         await threads.fill("3")
         await threads.press("Tab")
-        await expect(page.locator("#said")).to_contain_text("threads = 3 is saved")
+        await expect(said).to_contain_text("threads = 3 is saved")
         await threads.fill("<b>")
         await threads.press("Tab")
-        await expect(page.locator("#said")).to_contain_text("'<b>' is not a whole number")
+        await expect(said).to_have_text(
+            re.compile("^threads must be .*'<b>' is not a whole number")
+        )
+        for _ in range(2):  # It has asked for the state, and shown it.
+            async with page.expect_response("**/state"):
+                pass
+        await expect(threads).to_have_value("<b>")
+        await expect(threads).to_have_attribute("aria-invalid", "true")
+        await expect(threads).to_have_accessible_description(re.compile("not a whole number"))
         assert LimitsFile(tmp_path).read().threads == 3
         assert [one for one in complaints if "409" not in one] == []
         await page.close()

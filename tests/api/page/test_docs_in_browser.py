@@ -43,11 +43,12 @@ async def test_a_call_is_tried_within_the_policy_and_nobody_else_is_asked(open_p
     visit.service.put("Once ", "more", None)
     form = await operation(visit, "POST /v1/completions")
     await form.get_by_label("Body").fill(json.dumps({"prompt": "Tell", "max_tokens": 5}))
-    await form.get_by_role("button", name="Send").click()
+    await form.get_by_role("button", name="Send").press("Enter")
     answer = form.get_by_role("log")
     await expect(answer).to_contain_text('"text": "Once more"')
     assert (await answer.inner_text()).startswith("200 OK\n")
     await expect(form.get_by_role("button", name="Send")).to_be_enabled()
+    await expect(form.get_by_role("button", name="Send")).to_be_focused()
     assert visit.complaints == []
     assert visit.asked and all(asked.startswith(visit.url) for asked in visit.asked)
 
@@ -91,6 +92,13 @@ async def test_a_call_can_be_copied_as_a_command(open_page):
     await expect(command).to_contain_text("/v1/completions' -H 'Content-Type: application/json' -d")
     await expect(command).to_contain_text("curl -N -X POST 'http")
     assert shlex.split(await command.inner_text())[-1] == '{"prompt": "It\'s"}'
+    await form.get_by_label("Body").fill('{"prompt": "later"}')
+    await form.get_by_label("(header)").first.fill("one")
+    await visit.page.get_by_label("Key").fill("secret")
+    words = shlex.split(await command.inner_text())
+    assert words[-1] == '{"prompt": "later"}'
+    assert "Authorization: Bearer $MOLINK_API_KEY" in words
+    assert any(word.endswith(": one") for word in words)
 
 
 async def test_a_key_is_sent_and_its_lack_is_told(open_page, tmp_path):

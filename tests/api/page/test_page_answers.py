@@ -290,6 +290,7 @@ async def test_conversations_are_kept_in_the_browser_by_choice(open_page):
     await other.get_by_role("button", name="Delete: Two?").click()
     await expect(other.locator("#chats li")).to_have_count(1)
     await other.get_by_role("button", name="Delete all").click()
+    await other.get_by_role("button", name="Press again").click()
     await expect(other.locator("#chats li")).to_have_count(0)
 
 

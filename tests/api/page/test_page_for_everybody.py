@@ -250,6 +250,12 @@ SHOWN = {
         "<ul><li>a</li><li><p>b</p><ul><li>c</li></ul><p>more</p></li><li>d</li></ul>"
     ),
     "1. a\n  - b\n2. c": "<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>",
+    "1. a\n   ```py\n   ---\n   ```\n2. b\n\nc": (
+        f"<ol><li>a{code_html('---', 'py')}</li><li>b</li></ol><p>c</p>"
+    ),
+    "- ```\n  ---\n# one\n```\n- b\nc": (
+        f"<ul><li>{code_html('---' + chr(10) + '# one')}</li><li>b\nc</li></ul>"
+    ),
     "3. three\n4. four": '<ol start="3"><li>three</li><li>four</li></ol>',
     "- a\n1. b": "<ul><li>a</li></ul><ol><li>b</li></ol>",
     "> a\n> > b": "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>",
@@ -370,6 +376,10 @@ FORMULAS = {
     "}{": "<mrow></mrow>",
     "^": "<msup><mrow></mrow><mrow></mrow></msup>",
     r"\frac": "<mfrac><mrow></mrow><mrow></mrow></mfrac>",
+    r"\begin{constructor}\left\constructor": (
+        "<mrow><mtable><mtr><mtd><mrow><mrow><mo>constructor</mo><mrow></mrow><mo></mo></mrow></mrow>"
+        "</mtd></mtr></mtable></mrow>"
+    ),
     r"\begin{": "<mrow><mtable><mtr><mtd><mrow></mrow></mtd></mtr></mtable></mrow>",
 }
 
