@@ -201,6 +201,15 @@ def test_a_way_back_that_was_interrupted_can_be_left(ended_early):
     assert "is installed already" in run("--upgrade")[0]
 
 
+def test_an_upgrade_keeps_to_the_words_of_the_installation(ended_early):
+    root, run = ended_early
+    words = "cpu\nhttps://mirror.example/torch\n\n"
+    (root / "wanted").write_text(words)
+    said, _ = run("--back")
+    assert "torch for cpu from https://mirror.example/torch" in said
+    assert (root / "wanted").read_text() == words
+
+
 def test_the_way_back_from_half_an_upgrade_leads_to_what_ran(ended_early):
     root, run = ended_early
     (root / "unfinished").touch()
