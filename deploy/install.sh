@@ -372,9 +372,14 @@ sys.exit(line not in sys.stdin.read().splitlines())' "$TMPDIR/$name" ||
     simulator=$TMPDIR/$simulator
 }
 
-# What molink upgrade needs: where releases come from, what is installed, and the one before.
+# What molink upgrade needs: where releases come from, what is installed, and the one before. What
+# came from a checkout or a wheel is no release, and takes the place of one.
 remember_release() {
-    [ -n "$release" ] || return 0
+    if [ -z "$release" ]; then
+        rm -f "$root/release" "$root/release-key" "$root/install.sh"
+        rm -rf "$root/current" "$root/before"
+        return
+    fi
     mkdir "$TMPDIR/kept"
     mv "$source" "$simulator" "$TMPDIR/kept"
     cp "$TMPDIR/install.sh" "$TMPDIR/kept"
@@ -408,8 +413,16 @@ is_newer() {
         ok "$version is installed already, the newest at $release"
         return 1
     fi
+    # 0.2.0rc1 goes before 0.2.0, and 0.1.0+9.g1a2b, nine commits behind a tag, after 0.1.0+3.g3c4d.
     "$python" -c 'import re, sys
-old, new = (tuple(map(int, re.findall(r"\d+", one.split("+")[0]))) for one in sys.argv[1:])
+def order(version):
+    public, _, local = version.partition("+")
+    release, rest = re.match(r"([0-9.]*[0-9])(.*)", public).groups()
+    count = re.match(r"(\d+)\.", local)
+    numbers = [int(one) for one in release.split(".")]
+    before = [int(one) for one in re.findall(r"\d+", rest)]
+    return numbers, not rest, before, int(count[1]) if count else 0
+old, new = map(order, sys.argv[1:])
 sys.exit(new < old)' "$installed" "$version" ||
         fail "the release at $release is $version, older than $installed; nothing was changed."
 }
