@@ -12,6 +12,8 @@ PYTHON_MINOR_MIN=11
 DISK_MIB_CUDA=12288
 # torch with CUDA unpacks to about 6 GiB, and pip keeps what it downloads beside it meanwhile.
 DISK_MIB_CPU=3072
+# Where torch is there already.
+DISK_MIB_UPGRADE=1024
 # torch without CUDA unpacks to about 1 GiB, everything else to less than half of that.
 DRIVER_CUDA_13=580
 # The first NVIDIA driver that runs programs of CUDA 13, which PyPI's torch is built with.
@@ -278,6 +280,10 @@ choose_torch() {
 check_disk() {
     need=$DISK_MIB_CUDA
     [ "$torch_choice" != cpu ] || need=$DISK_MIB_CPU
+    if [ -f "$venv/torch-index" ] &&
+        [ "$(sed 's/^[^ ]* //' "$venv/torch-index")" = "$torch_index" ]; then
+        need=$DISK_MIB_UPGRADE
+    fi
     place=$(nearest_directory "$root")
     free=$(df -Pk "$place" | awk 'NR == 2 { print int($4 / 1024) }')
     if [ "${free:-0}" -ge "$need" ]; then
@@ -366,9 +372,14 @@ sys.exit(line not in sys.stdin.read().splitlines())' "$TMPDIR/$name" ||
     simulator=$TMPDIR/$simulator
 }
 
-# What molink upgrade needs: where releases come from, what is installed, and the one before.
+# What molink upgrade needs: where releases come from, what is installed, and the one before. What
+# came from a checkout or a wheel is no release, and takes the place of one.
 remember_release() {
-    [ -n "$release" ] || return 0
+    if [ -z "$release" ]; then
+        rm -f "$root/release" "$root/release-key" "$root/install.sh"
+        rm -rf "$root/current" "$root/before"
+        return
+    fi
     mkdir "$TMPDIR/kept"
     mv "$source" "$simulator" "$TMPDIR/kept"
     cp "$TMPDIR/install.sh" "$TMPDIR/kept"
@@ -402,8 +413,16 @@ is_newer() {
         ok "$version is installed already, the newest at $release"
         return 1
     fi
+    # 0.2.0rc1 goes before 0.2.0, and 0.1.0+9.g1a2b, nine commits behind a tag, after 0.1.0+3.g3c4d.
     "$python" -c 'import re, sys
-old, new = (tuple(map(int, re.findall(r"\d+", one.split("+")[0]))) for one in sys.argv[1:])
+def order(version):
+    public, _, local = version.partition("+")
+    release, rest = re.match(r"([0-9.]*[0-9])(.*)", public).groups()
+    count = re.match(r"(\d+)\.", local)
+    numbers = [int(one) for one in release.split(".")]
+    before = [int(one) for one in re.findall(r"\d+", rest)]
+    return numbers, not rest, before, int(count[1]) if count else 0
+old, new = map(order, sys.argv[1:])
 sys.exit(new < old)' "$installed" "$version" ||
         fail "the release at $release is $version, older than $installed; nothing was changed."
 }
@@ -506,7 +525,17 @@ install_all() {
     trap - EXIT
     remove_temporary
     [ "$with_coordinator" = no ] || : >"$root/with-coordinator"
+    remember_words
     say_next
+}
+
+# What an upgrade chooses again, unless something else is said then.
+remember_words() {
+    if [ "$torch_wanted$torch_index_wanted$python_wanted" = auto ]; then
+        rm -f "$root/wanted"
+    else
+        printf '%s\n' "$torch_wanted" "$torch_index_wanted" "$python_wanted" >"$root/wanted"
+    fi
 }
 
 say_unfinished() {
@@ -642,7 +671,8 @@ uninstall_all() {
         rm -f "$link"
     fi
     rm -f "$(completion_file bash)" "$(completion_file fish)"
-    rm -f "$root/release" "$root/release-key" "$root/install.sh" "$root/unfinished"
+    rm -f "$root/release" "$root/release-key" "$root/install.sh" "$root/unfinished" \
+        "$root/wanted"
     rm -rf "$root/current" "$root/before" "$venv" "$root/with-pipx" "$root/with-coordinator"
     remove_temporary
     if [ -d "$root" ] && ! rmdir "$root" 2>/dev/null; then
@@ -724,6 +754,11 @@ root=$data/molink
 venv=$root/venv
 link=$HOME/.local/bin/molink
 [ ! -f "$root/with-coordinator" ] || with_coordinator=yes
+if [ "$upgrading$going_back" != nono ] && [ -f "$root/wanted" ]; then
+    [ "$torch_wanted" != auto ] || torch_wanted=$(sed -n 1p "$root/wanted")
+    torch_index_wanted=${torch_index_wanted:-$(sed -n 2p "$root/wanted")}
+    python_wanted=${python_wanted:-$(sed -n 3p "$root/wanted")}
+fi
 
 if [ "$upgrading" = yes ]; then
     [ -f "$root/release" ] || fail "no release is installed: --from URL takes one first."

@@ -39,8 +39,14 @@ def test_every_file_that_is_mounted_is_there():
         for source in (one.split(":")[0] for one in service["volumes"])
         if source.startswith(".") and source != settings()["MOLINK_WATCH_KEY_FILE"]
     ]
-    assert len(mounted) == 5
+    assert len(mounted) == 6
     assert not [one for one in mounted if not (FOLDER / one).exists()]
+
+
+def test_prometheus_has_the_alerts_at_the_place_that_it_reads():
+    (place,) = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["rule_files"]
+    mounted = [one.split(":")[:2] for one in services()["prometheus"]["volumes"]]
+    assert ["../prometheus/molink.rules.yml", place] in mounted
 
 
 def test_the_coordinators_command_is_one():
@@ -89,6 +95,8 @@ def test_prometheus_reads_its_file(tmp_path):
     key.write_text("molink-sk-1")
     config = tmp_path / "prometheus.yml"
     text = (FOLDER / "prometheus.yml").read_text()
-    config.write_text(text.replace("/etc/prometheus/molink.key", str(key)))
+    text = text.replace("/etc/prometheus/molink.key", str(key))
+    rules = str(FOLDER.parent / "prometheus" / "molink.rules.yml")
+    config.write_text(text.replace("/etc/prometheus/molink.rules.yml", rules))
     command = ["promtool", "check", "config", str(config)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -113,6 +113,17 @@ def test_install_repair_and_remove(offline, tmp_path):
     assert not agent.exists()
 
 
+def test_a_wheel_over_a_release_is_no_release(offline, tmp_path):
+    sandbox, environment = offline
+    root = sandbox.home / ".local/share/molink"
+    (root / "current").mkdir(parents=True)
+    (root / "release").write_text("https://host.example\n9.9.0\n")
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", sources() | locks(tmp_path / "wheels"))
+    done = sandbox.run("--from", wheel, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (root / "release").exists() and not (root / "current").exists()
+
+
 def test_what_has_another_checksum_is_not_installed(offline, tmp_path):
     sandbox, environment = offline
     wheel = write_wheel(tmp_path, "molink", "9.8.7", sources() | locks(tmp_path / "wheels"))

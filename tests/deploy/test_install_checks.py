@@ -86,6 +86,16 @@ def test_a_full_disk_is_said_with_what_is_lacking(sandbox, gpu):
     assert f"({needed} needed, 1000 free)" in missing
 
 
+def test_an_upgrade_needs_no_room_for_a_torch_that_is_there(sandbox):
+    sandbox.fake_python()
+    sandbox.fake_disk(free_mib=2_000)
+    venv = sandbox.home / ".local/share/molink/venv"
+    venv.mkdir(parents=True)
+    (venv / "torch-index").write_text("torch==2.13.0 https://download.pytorch.org/whl/cpu")
+    assert sandbox.run("--check", "--torch", "cpu").returncode == 0
+    assert "MiB of disk" in said(sandbox.run("--check", "--torch", "cuda"), "missing")
+
+
 @pytest.mark.parametrize(
     ("gpus", "index"),
     [

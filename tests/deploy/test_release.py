@@ -1,8 +1,10 @@
 """A release that is built, signed, installed over HTTP and upgraded; and what is no release."""
 
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -199,6 +201,38 @@ def test_a_way_back_that_was_interrupted_can_be_left(ended_early):
     said, remembered = run("--upgrade")
     assert "is installed already" not in said and remembered == "9.9.0"
     assert "is installed already" in run("--upgrade")[0]
+
+
+def test_an_upgrade_keeps_to_the_words_of_the_installation(ended_early):
+    root, run = ended_early
+    words = "cpu\nhttps://mirror.example/torch\n\n"
+    (root / "wanted").write_text(words)
+    said, _ = run("--back")
+    assert "torch for cpu from https://mirror.example/torch" in said
+    assert (root / "wanted").read_text() == words
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("0.1.0+3.gbbb", "0.1.0+9.gaaa"),
+        ("0.2.0rc1", "0.2.0"),
+        ("0.2.0rc1", "0.2.0rc2"),
+        ("0.9.0", "0.10.0"),
+        ("0.1.0", "0.1.0+1.gaaa"),
+    ],
+)
+def test_which_of_two_versions_is_older(tmp_path, older, newer):
+    function = r"^is_newer\(\) \{\n.*?^\}\n"
+    body = re.search(function, INSTALL.read_text(), re.DOTALL | re.MULTILINE)[0]
+    lines = ["root=. release=here python=$1 version=$2", "ok() { :; }", "fail() { exit 2; }", body]
+
+    def takes(installed, offered):
+        (tmp_path / "release").write_text(f"here\n{installed}\n")
+        command = ["sh", "-c", "\n".join([*lines, "is_newer"]), "sh", sys.executable, offered]
+        return subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+
+    assert takes(older, newer) and not takes(newer, older)
 
 
 def test_the_way_back_from_half_an_upgrade_leads_to_what_ran(ended_early):
