@@ -154,8 +154,7 @@ async function answerNext({ id = null, goesOn = false } = {}) {
   page.follow();
   say("Waiting for the answer.");
   save();
-  const answer = { role: "assistant", content: before.content, reasoning: before.reasoning ?? "" };
-  answer.from = page.from();
+  const answer = { role: "assistant", from: page.from() };
   view.from(answer.from);
   let failure = null;
   try {
@@ -167,7 +166,7 @@ async function answerNext({ id = null, goesOn = false } = {}) {
   }
   if (chat === now) {
     chat.pending = null;
-    answer.facts = view.facts;
+    Object.assign(answer, { content: view.text, reasoning: view.reasoning, facts: view.facts });
     if (failure) ended(view, answer, failure);
     else view.note(endText(answer.end));
     took(chat, view, answer, goesOn);
@@ -229,7 +228,7 @@ async function stream({ chat, view, before, answer, goesOn, id, signal }) {
   let silence = watchSilence(view);
   const onHeaders = (headers) => showServed(view, servedSoFar(headers));
   const onBroken = () => (silence = watchSilence(view, silence, BROKEN));
-  let [said, seen] = [0, 0];
+  let [text, thoughts, said, seen] = [before.content, before.reasoning ?? "", 0, 0];
   try {
     const how = { request, id, server, signal, onHeaders, onBroken };
     for await (const event of answerEvents(how)) {
@@ -237,24 +236,25 @@ async function stream({ chat, view, before, answer, goesOn, id, signal }) {
         begun(chat, { id: event.id, goesOn, at: server.url });
         silence = watchSilence(view, silence);
       }
-      if (event.again || event.id) {
-        [answer.content, answer.reasoning] = [before.content, before.reasoning ?? ""];
-      }
+      if (event.again || event.id) [text, thoughts] = [before.content, before.reasoning ?? ""];
       if (event.text || event.reasoning) {
         silence = watchSilence(view, silence);
-        answer.content += event.text ?? "";
-        answer.reasoning += event.reasoning ?? "";
-        view.show(answer.content, answer.reasoning);
-        const whole = answer.content.length + answer.reasoning.length;
+        text += event.text ?? "";
+        thoughts += event.reasoning ?? "";
+        view.show(text, thoughts);
+        const whole = text.length + thoughts.length;
         if (whole > seen) view.tokenCame(); // Else it is read again, and counted already.
         seen = Math.max(seen, whole);
-        const told = answer.content.length - before.content.length;
+        const told = text.length - before.content.length;
         if (event.text && told > said) {
-          sayMore(answer.content.slice(before.content.length + said));
+          sayMore(text.slice(before.content.length + said));
           said = told;
         }
       }
-      if (event.end) completed(view, answer, event);
+      if (event.end) {
+        view.show(text, thoughts, event.end !== "cancelled");
+        completed(view, answer, event);
+      }
     }
   } finally {
     clearInterval(silence);
@@ -268,7 +268,6 @@ function begun(chat, pending) {
 }
 
 function completed(view, answer, { end, tokens, served }) {
-  view.show(answer.content, answer.reasoning, true);
   answer.end = { incomplete: "length", cancelled: "elsewhere" }[end] ?? "stop";
   const known = served?.nodes.length ? served : { ...view.facts, rate: null };
   showServed(view, { ...known, tokens });
