@@ -43,6 +43,7 @@ export async function* answerEvents({ request, id, server, signal, onHeaders, on
     } catch (error) {
       if (line.isQuiet && !signal.aborted) continue;
       if (known.id && error.status === 404) throw new ApiError(NOT_THERE, 404);
+      if (known.id && error.status === 200) forgetResponse(known.id, server); // It has failed there.
       if (!known.id || !mayPass(error)) throw error;
       onBroken();
     } finally {

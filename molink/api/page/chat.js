@@ -1,6 +1,6 @@
 // The conversation: questions that are asked, answers that are streamed, stopped and gone on with.
 
-import { AnswerView, questionNode, servedSoFar } from "./answer.js";
+import { AnswerView, endText, questionNode, servedSoFar } from "./answer.js";
 import { say, sayMore } from "./announcer.js";
 import { answerEvents } from "./answering.js";
 import { button, byId, copyButton, element, pause } from "./dom.js";
@@ -16,8 +16,6 @@ const TRIES_MAX = 20;
 const TRY_AGAIN_S = 5;
 
 const BROKEN = "The server cannot be reached: the answer goes on there, and here once it can.";
-const LENGTH = "The answer ends here: it has as many tokens as it may.";
-const ELSEWHERE = "The server has ended this answer.";
 const NOT_HERE = "This answer is written at another address: choose it again to read on.";
 
 const list = byId("messages");
@@ -96,7 +94,7 @@ function actions(view) {
   const copy = copyButton("Copy the answer", () => view.text);
   if (view !== views.at(-1)) return [copy];
   const anew = button("Answer again", () => again(view));
-  const goesOn = ["stopped", "length"].includes(message.end);
+  const goesOn = ["stopped", "length", "failed"].includes(message.end);
   return goesOn ? [copy, anew, button("Continue", goOn)] : [copy, anew];
 }
 
@@ -296,6 +294,7 @@ function ended(view, answer, error) {
     takeBack(view);
     page.askForKey(error.message);
   } else {
+    answer.end = "failed";
     const more = view.text ? [] : [button("Try again", () => again(view))];
     view.note(`${error.message} `, ...more);
     view.element.classList.add("failed");
@@ -309,8 +308,4 @@ function takeBack(view) {
   const { content } = now.messages[at];
   cut(at);
   page.giveBack(content);
-}
-
-function endText(end) {
-  return { stopped: "Stopped.", length: LENGTH, elsewhere: ELSEWHERE }[end] ?? "";
 }

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from molink.errors import RingError
 from tests.api.page.test_page_answers import answered, sent, text
 
 api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
@@ -44,3 +45,27 @@ async def test_an_answer_that_ends_while_its_line_is_broken_keeps_its_text(open_
         await visit.page.unroute(there)
     await expect(visit.answer.get_by_role("button", name="Copy")).to_be_visible()
     await asks_with_what_was_written(visit)
+
+
+async def test_an_answer_that_failed_half_way_says_so_later_and_goes_on(open_page):
+    visit = await open_page()
+    async with visit.page.expect_event("request", lambda one: one.method == "DELETE"):
+        visit.service.put("Once ", "upon ", RingError("The ring was lost 8 times."))
+        await visit.ask("Tell me.")
+        await expect(visit.answer.locator(".note")).to_contain_text("lost 8 times")
+    await visit.page.reload()
+    await expect(visit.answer.locator(".note")).to_have_text("The answer broke off here.")
+    await visit.page.get_by_role("button", name="History").click()
+    async with visit.page.expect_download() as saved:
+        await visit.page.get_by_role("button", name="as Markdown").click()
+    written = (await (await saved.value).path()).read_text(encoding="utf-8")
+    assert written.endswith("Once upon \n\n*The answer broke off here.*\n")
+    await visit.page.get_by_role("button", name="Close").click()
+    visit.service.put("a ", RingError("The ring was lost 8 times."))
+    await visit.page.get_by_role("button", name="Continue").click()
+    await expect(text(visit)).to_have_text("Once upon a ")
+    await visit.page.get_by_role("button", name="Continue").click()
+    visit.service.put("time.", None)
+    await expect(text(visit)).to_have_text("Once upon a time.")
+    await expect(visit.page.locator("#send")).to_be_visible()
+    await expect(visit.answer.locator(".note")).to_have_text("")
