@@ -90,12 +90,13 @@ function cut(from) {
 
 function actions(view) {
   const message = now.messages[views.indexOf(view)];
-  if (!message?.content) return [];
-  const copy = copyButton("Copy the answer", () => view.text);
-  if (view !== views.at(-1)) return [copy];
-  const anew = button("Answer again", () => again(view));
-  const goesOn = ["stopped", "length", "failed"].includes(message.end);
-  return goesOn ? [copy, anew, button("Continue", goOn)] : [copy, anew];
+  if (!message) return [];
+  const made = message.content ? [copyButton("Copy the answer", () => view.text)] : [];
+  if (view !== views.at(-1)) return made;
+  made.push(button("Answer again", () => again(view)));
+  const isCut = ["stopped", "length", "failed"].includes(message.end);
+  if (isCut && message.content) made.push(button("Continue", goOn));
+  return made;
 }
 
 // Only the last answer can be computed again.
@@ -295,7 +296,8 @@ function ended(view, answer, error) {
     page.askForKey(error.message);
   } else {
     answer.end = "failed";
-    const more = view.text ? [] : [button("Try again", () => again(view))];
+    const isEmpty = !view.text && !view.reasoning;
+    const more = isEmpty ? [button("Try again", () => again(view))] : [];
     view.note(`${error.message} `, ...more);
     view.element.classList.add("failed");
     say(`The answer has failed: ${error.message}`);

@@ -69,3 +69,26 @@ async def test_an_answer_that_failed_half_way_says_so_later_and_goes_on(open_pag
     await expect(text(visit)).to_have_text("Once upon a time.")
     await expect(visit.page.locator("#send")).to_be_visible()
     await expect(visit.answer.locator(".note")).to_have_text("")
+
+
+THOUGHT = """() => {
+  const answer = { role: "assistant", content: "", reasoning: "Hm.", end: "length" };
+  const messages = [{ role: "user", content: "One?" }, answer];
+  const chat = { id: "1-2", at: 1, pending: null, messages };
+  sessionStorage.setItem("molink-conversation", JSON.stringify(chat));
+}"""
+
+
+async def test_an_answer_of_reasoning_alone_is_made_anew_or_left_out(open_page):
+    visit = await open_page()
+    await visit.page.evaluate(THOUGHT)
+    await visit.page.reload()
+    await expect(visit.answer.locator(".actions button")).to_have_text(["Answer again"])
+    await answered(visit, "Two?", "Second.")
+    assert sent(visit.service) == "<user>Two?<assistant>"
+    await visit.page.evaluate(THOUGHT)
+    await visit.page.reload()
+    visit.service.put("First.", None)
+    await visit.page.get_by_role("button", name="Answer again").click()
+    await expect(text(visit)).to_have_text("First.")
+    assert sent(visit.service) == "<user>One?<assistant>"
