@@ -2,7 +2,7 @@
 
 import { AnswerView, endText, questionNode, servedSoFar } from "./answer.js";
 import { say, sayMore } from "./announcer.js";
-import { answerEvents } from "./answering.js";
+import { answerEvents, LEFT } from "./answering.js";
 import { button, byId, copyButton, element, pause } from "./dom.js";
 import { newChat, saveChat } from "./history.js";
 import { markRing } from "./ring.js";
@@ -24,6 +24,10 @@ export let now = newChat(); // The conversation, as `history.js` describes it.
 let page;
 let views = []; // An element for a question, an AnswerView for an answer.
 let running = null; // AbortController of the answer that is being written.
+let ending = null; // Fulfilled once that is kept.
+
+// Name of this tab: what another has asked for is not ended by leaving it here.
+const tab = (sessionStorage["molink-tab"] ??= newChat().id);
 
 // `around` is what the chat needs of the page around it: model(), from(), follow(), whyNothingComes(),
 // askForKey(why), giveBack(text), told(sentence), run(isRunning).
@@ -39,9 +43,14 @@ export function stop() {
   running?.abort();
 }
 
-// Show another conversation, or a new one, and go on with what it waits for.
-export function open(chat = newChat()) {
-  stop();
+// Show another conversation, or a new one, and go on with what it waits for. Of an answer that is
+// being written what there is is kept first.
+export async function open(chat = newChat()) {
+  while (running) {
+    const isOurs = !now.pending || now.pending.by === tab;
+    running.abort(isOurs ? undefined : LEFT);
+    await ending;
+  }
   rest();
   now = chat;
   views = [];
@@ -135,8 +144,15 @@ function goOn() {
 
 // -- an answer --
 
+function answerNext(how = {}) {
+  ending = write(how).catch((error) => {
+    rest();
+    reportError(error);
+  });
+}
+
 // Ask for the answer to the conversation as it is; `goesOn`: its last answer goes on.
-async function answerNext({ id = null, goesOn = false } = {}) {
+async function write({ id = null, goesOn = false }) {
   const [chat, controller] = [now, new AbortController()];
   if (!id) chat.pending = null; // What another address writes is not waited for any more.
   const before = goesOn ? chat.messages.at(-1) : { content: "", reasoning: "" };
@@ -145,7 +161,6 @@ async function answerNext({ id = null, goesOn = false } = {}) {
     views.push(view);
     list.append(view.element);
   }
-  const isHere = () => chat === now && running === controller;
   view.begin();
   refresh(view);
   running = controller;
@@ -163,18 +178,15 @@ async function answerNext({ id = null, goesOn = false } = {}) {
   } catch (error) {
     failure = error;
   }
-  if (chat === now) {
-    chat.pending = null;
-    Object.assign(answer, { content: view.text, reasoning: view.reasoning, facts: view.facts });
-    if (failure) ended(view, answer, failure);
-    else view.note(endText(answer.end));
-    took(chat, view, answer, goesOn);
-  }
-  if (isHere()) {
-    rest();
-    refresh();
-    save();
-  }
+  if (controller.signal.reason === LEFT) return rest();
+  chat.pending = null;
+  Object.assign(answer, { content: view.text, reasoning: view.reasoning, facts: view.facts });
+  if (failure) ended(view, answer, failure);
+  else view.note(endText(answer.end));
+  took(chat, view, answer, goesOn);
+  rest();
+  refresh();
+  save();
 }
 
 function rest() {
@@ -232,7 +244,7 @@ async function stream({ chat, view, before, answer, goesOn, id, signal }) {
     const how = { request, id, server, signal, onHeaders, onBroken };
     for await (const event of answerEvents(how)) {
       if (event.id) {
-        begun(chat, { id: event.id, goesOn, at: server.url });
+        begun(chat, { id: event.id, goesOn, at: server.url, by: chat.pending?.by ?? tab });
         silence = watchSilence(view, silence);
       }
       if (event.again || event.id) [text, thoughts] = [before.content, before.reasoning ?? ""];

@@ -238,9 +238,9 @@ function giveBack(text) {
   question.focus();
 }
 
-function open(other) {
+async function open(other) {
   isAtEnd = true;
-  chat.open(other);
+  await chat.open(other);
   byId("welcome").hidden = chat.now.messages.length > 0;
   question.focus();
 }

@@ -92,3 +92,43 @@ async def test_an_answer_of_reasoning_alone_is_made_anew_or_left_out(open_page):
     await visit.page.get_by_role("button", name="Answer again").click()
     await expect(text(visit)).to_have_text("First.")
     assert sent(visit.service) == "<user>One?<assistant>"
+
+
+KEEP = "localStorage.setItem('molink-keeps-history', 'yes')"
+
+
+async def opened_from_history(page, title):
+    await page.get_by_role("button", name="History").click()
+    await page.get_by_role("button", name=title, exact=True).click()
+
+
+async def test_an_answer_that_is_left_for_another_conversation_is_kept(open_page):
+    visit = await open_page()
+    await visit.page.evaluate(KEEP)
+    await half_written(visit)
+    await visit.page.get_by_role("button", name="New chat").click()
+    await expect(visit.page.locator("article")).to_have_count(0)
+    await opened_from_history(visit.page, "Tell me.")
+    await expect(text(visit)).to_have_text("Once upon ")
+    await expect(visit.answer.locator(".note")).to_have_text("Stopped.")
+    await asks_with_what_was_written(visit)
+
+
+async def test_an_answer_that_another_tab_asked_for_goes_on_when_it_is_left(open_page):
+    visit = await open_page()
+    await visit.page.evaluate(KEEP)
+    await half_written(visit)
+    other = await visit.page.context.new_page()
+    asked = []
+    other.on("request", lambda one: asked.append(one.url))
+    await other.goto(visit.url)
+    await opened_from_history(other, "Tell me.")
+    await expect(other.locator(".answer .text")).to_have_text("Once upon ")
+    await other.get_by_role("button", name="New chat").click()
+    await expect(other.locator("article")).to_have_count(0)
+    visit.service.put("a time.", None)
+    await expect(text(visit)).to_have_text("Once upon a time.")
+    await expect(visit.page.locator("#send")).to_be_visible()
+    assert not [url for url in asked if url.endswith("/cancel")]
+    await opened_from_history(other, "Tell me.")
+    await expect(other.locator(".answer .text")).to_have_text("Once upon a time.")
