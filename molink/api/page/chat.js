@@ -16,6 +16,8 @@ const TRIES_MAX = 20;
 const TRY_AGAIN_S = 5;
 
 const BROKEN = "The server cannot be reached: the answer goes on there, and here once it can.";
+const REPLACES = "Sending replaces the marked message and all that follows.";
+const STAYS = "No other answer has come: this one stays.";
 const NOT_HERE = "This answer is written at another address: choose it again to read on.";
 
 const list = byId("messages");
@@ -23,6 +25,7 @@ const list = byId("messages");
 export let now = newChat(); // The conversation, as `history.js` describes it.
 let page;
 let views = []; // An element for a question, an AnswerView for an answer.
+let edited = null; // The question that the next one replaces.
 let running = null; // AbortController of the answer that is being written.
 let ending = null; // Fulfilled once that is kept.
 
@@ -54,18 +57,20 @@ export async function open(chat = newChat()) {
   rest();
   now = chat;
   views = [];
+  edited = null;
   list.replaceChildren();
   for (const message of chat.messages) showMessage(message);
   save();
   const { pending } = chat;
   const isHere = pending && (pending.at ?? "") === settings.server.url;
-  if (isHere) answerNext({ id: pending.id, goesOn: pending.goesOn });
+  if (isHere) answerNext(pending);
   else refresh();
   if (pending && !isHere) page.told(NOT_HERE);
 }
 
 export function ask(question) {
-  if (now.messages.at(-1)?.role === "user") cut(now.messages.length - 1);
+  if (edited) cut(views.indexOf(edited));
+  else if (now.messages.at(-1)?.role === "user") cut(now.messages.length - 1);
   const message = { role: "user", content: question };
   now.messages.push(message);
   now.at = Date.now();
@@ -95,6 +100,7 @@ function showMessage(message) {
 function cut(from) {
   now.messages.length = from;
   for (const view of views.splice(from)) (view.element ?? view).remove();
+  if (!views.includes(edited)) edited = null;
 }
 
 function actions(view) {
@@ -121,21 +127,27 @@ function save() {
 
 // -- what a reader does with messages --
 
-function edit(node) {
+// Give a question back to be changed, or no longer; it stays until another is sent in its place.
+async function edit(node) {
   stop();
-  const at = views.indexOf(node);
-  const { content } = now.messages[at];
-  now.pending = null;
-  cut(at);
-  refresh();
-  save();
-  page.giveBack(content);
+  await ending;
+  if (!views.includes(node)) return;
+  for (const one of [edited, node]) {
+    one?.querySelector("button").setAttribute("aria-pressed", one !== edited);
+  }
+  edited = edited === node ? null : node;
+  if (!edited) return rest();
+  page.told(REPLACES);
+  page.giveBack(now.messages[views.indexOf(node)].content);
 }
 
+// Another answer takes the place of the last one, or of none.
 function again(view) {
   if (isRunning()) return;
-  cut(views.indexOf(view));
-  answerNext();
+  const at = views.indexOf(view);
+  const anew = at < now.messages.length;
+  if (!anew) cut(at);
+  answerNext({ anew });
 }
 
 function goOn() {
@@ -145,17 +157,16 @@ function goOn() {
 // -- an answer --
 
 function answerNext(how = {}) {
-  ending = write(how).catch((error) => {
-    rest();
-    reportError(error);
-  });
+  ending = write(how).catch((error) => rest(reportError(error)));
 }
 
-// Ask for the answer to the conversation as it is; `goesOn`: its last answer goes on.
-async function write({ id = null, goesOn = false }) {
-  const [chat, controller] = [now, new AbortController()];
-  if (!id) chat.pending = null; // What another address writes is not waited for any more.
-  const before = goesOn ? chat.messages.at(-1) : { content: "", reasoning: "" };
+// Ask for the answer to the conversation as it is; `goesOn`: its last answer goes on, `anew`: it stays
+// until there is another.
+async function write({ id = null, goesOn = false, anew = false }) {
+  if (!id) now.pending = null; // What another address writes is not waited for any more.
+  const { content = "", reasoning = "" } = goesOn ? now.messages.at(-1) : {};
+  const old = anew ? views.pop() : null;
+  old?.element.remove();
   const view = goesOn ? views.at(-1) : new AnswerView(page.follow);
   if (!goesOn) {
     views.push(view);
@@ -163,7 +174,7 @@ async function write({ id = null, goesOn = false }) {
   }
   view.begin();
   refresh(view);
-  running = controller;
+  const { signal } = (running = new AbortController());
   page.run(true);
   page.follow();
   say("Waiting for the answer.");
@@ -172,21 +183,25 @@ async function write({ id = null, goesOn = false }) {
   view.from(answer.from);
   let failure = null;
   try {
-    const asked = { chat, view, before, answer, goesOn, id, signal: controller.signal };
-    await untilAnswered(asked);
+    await untilAnswered({ view, before: [content, reasoning], answer, goesOn, anew, id, signal });
     say("The answer is complete.");
   } catch (error) {
     failure = error;
   }
-  if (controller.signal.reason === LEFT) return rest();
-  chat.pending = null;
+  if (signal.reason === LEFT) return rest();
+  now.pending = null;
   Object.assign(answer, { content: view.text, reasoning: view.reasoning, facts: view.facts });
-  if (failure) ended(view, answer, failure);
+  if (old && isEmpty(view)) putBack(old, view, failure);
+  else if (failure) ended(view, answer, failure);
   else view.note(endText(answer.end));
-  took(chat, view, answer, goesOn);
+  if (!isEmpty(view)) {
+    if (goesOn || anew) now.messages.pop();
+    now.messages.push(answer);
+  }
+  now.at = Date.now();
   rest();
-  refresh();
   save();
+  refresh();
 }
 
 function rest() {
@@ -195,13 +210,13 @@ function rest() {
   markRing(null);
 }
 
-// Put an answer into the conversation that it belongs to.
-function took(chat, view, answer, goesOn) {
-  if (!views.includes(view)) return;
-  if (goesOn) chat.messages.pop();
-  if (answer.content || answer.reasoning) chat.messages.push(answer);
-  chat.at = Date.now();
-  view.end();
+// The last answer stays: no other has come in its place.
+function putBack(old, view, failure) {
+  views.splice(-1, 1, old);
+  view.element.replaceWith(old.element);
+  const why = failure && failure.name !== "AbortError" ? `${failure.message} ${STAYS}` : STAYS;
+  old.note(why);
+  say(why);
 }
 
 // Ask until there is an answer, again while the server is busy or not there.
@@ -211,7 +226,7 @@ async function untilAnswered(asked) {
       return await stream(asked);
     } catch (error) {
       const mayPass = [0, 429, 503].includes(error.status);
-      if (!mayPass || asked.chat.pending || tries === TRIES_MAX) throw error;
+      if (!mayPass || now.pending || tries === TRIES_MAX) throw error;
       await countdown(asked, error);
     }
   }
@@ -233,21 +248,24 @@ async function countdown({ view, signal }, error) {
   view.note("");
 }
 
-async function stream({ chat, view, before, answer, goesOn, id, signal }) {
+async function stream({ view, before, answer, goesOn, anew, id, signal }) {
   const { server } = settings;
-  const request = settings.request(page.model(), chat.messages, goesOn);
+  const request = settings.request(page.model(), now.messages.slice(0, anew ? -1 : undefined), goesOn);
   let silence = watchSilence(view);
   const onHeaders = (headers) => showServed(view, servedSoFar(headers));
   const onBroken = () => (silence = watchSilence(view, silence, BROKEN));
-  let [text, thoughts, said, seen] = [before.content, before.reasoning ?? "", 0, 0];
+  let [text, thoughts] = before;
+  let [said, seen] = [text.length, 0];
   try {
     const how = { request, id, server, signal, onHeaders, onBroken };
     for await (const event of answerEvents(how)) {
       if (event.id) {
-        begun(chat, { id: event.id, goesOn, at: server.url, by: chat.pending?.by ?? tab });
+        // From now on it is read on by its id, also after the page was loaded again.
+        now.pending = { id: event.id, goesOn, anew, at: server.url, by: now.pending?.by ?? tab };
+        save();
         silence = watchSilence(view, silence);
       }
-      if (event.again || event.id) [text, thoughts] = [before.content, before.reasoning ?? ""];
+      if (event.again || event.id) [text, thoughts] = before;
       if (event.text || event.reasoning) {
         silence = watchSilence(view, silence);
         text += event.text ?? "";
@@ -256,11 +274,8 @@ async function stream({ chat, view, before, answer, goesOn, id, signal }) {
         const whole = text.length + thoughts.length;
         if (whole > seen) view.tokenCame(); // Else it is read again, and counted already.
         seen = Math.max(seen, whole);
-        const told = text.length - before.content.length;
-        if (event.text && told > said) {
-          sayMore(text.slice(before.content.length + said));
-          said = told;
-        }
+        if (text.length > said) sayMore(text.slice(said));
+        said = Math.max(said, text.length);
       }
       if (event.end) {
         view.show(text, thoughts, event.end !== "cancelled");
@@ -270,12 +285,6 @@ async function stream({ chat, view, before, answer, goesOn, id, signal }) {
   } finally {
     clearInterval(silence);
   }
-}
-
-// From now on the answer is read on by its id, also after the page was loaded again.
-function begun(chat, pending) {
-  chat.pending = pending;
-  save();
 }
 
 function completed(view, answer, { end, tokens, served }) {
@@ -303,17 +312,20 @@ function ended(view, answer, error) {
     answer.end = "stopped";
     view.note(endText("stopped"));
     say("The answer is stopped.");
-  } else if (error.status === 401 && !view.text) {
+  } else if (error.status === 401 && isEmpty(view)) {
     takeBack(view);
     page.askForKey(error.message);
   } else {
     answer.end = "failed";
-    const isEmpty = !view.text && !view.reasoning;
-    const more = isEmpty ? [button("Try again", () => again(view))] : [];
+    const more = isEmpty(view) ? [button("Try again", () => again(view))] : [];
     view.note(`${error.message} `, ...more);
     view.element.classList.add("failed");
     say(`The answer has failed: ${error.message}`);
   }
+}
+
+function isEmpty(view) {
+  return !view.text && !view.reasoning;
 }
 
 // The question goes back into its box: it was not asked.

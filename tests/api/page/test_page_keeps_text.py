@@ -132,3 +132,62 @@ async def test_an_answer_that_another_tab_asked_for_goes_on_when_it_is_left(open
     assert not [url for url in asked if url.endswith("/cancel")]
     await opened_from_history(other, "Tell me.")
     await expect(other.locator(".answer .text")).to_have_text("Once upon a time.")
+
+
+async def test_an_edited_question_stays_until_another_is_sent(open_page):
+    visit = await open_page()
+    await answered(visit, "One?", "First.")
+    await answered(visit, "Two?", "Second.")
+    edit = visit.page.get_by_role("button", name="Edit this message").first
+    await edit.click()
+    await expect(visit.page.locator("#question")).to_have_value("One?")
+    await expect(visit.page.locator("#keys")).to_contain_text("replaces the marked message")
+    await edit.click()
+    await expect(visit.page.locator("#keys")).to_contain_text("Enter sends")
+    await edit.click()
+    await expect(visit.page.locator("#question")).to_have_value("One?")
+    await visit.page.reload()
+    await expect(visit.page.locator("article")).to_have_count(4)
+    await edit.click()
+    await answered(visit, "Three?", "Third.")
+    await expect(visit.page.locator("article")).to_have_count(2)
+    assert sent(visit.service) == "<user>Three?<assistant>"
+
+
+PENDING = "JSON.parse(sessionStorage.getItem('molink-conversation')).pending"
+
+
+async def begun(visit):
+    """Wait until the server has begun an answer."""
+    async with asyncio.timeout(20):
+        while not await visit.page.evaluate(PENDING):
+            await asyncio.sleep(0.05)
+
+
+async def test_an_answer_stays_when_no_other_comes_in_its_place(open_page):
+    visit = await open_page()
+    await answered(visit, "One?", "First.")
+    again = visit.page.get_by_role("button", name="Answer again")
+    await again.click()
+    await begun(visit)
+    visit.service.put(RingError("The ring was lost 8 times."))
+    note = visit.answer.locator(".note")
+    await expect(note).to_have_text(
+        "The ring was lost 8 times. No other answer has come: this one stays."
+    )
+    await expect(text(visit)).to_have_text("First.")
+    await again.click()
+    await begun(visit)
+    await visit.page.reload()
+    await expect(visit.page.locator("#stop")).to_be_visible()
+    await visit.page.keyboard.press("Escape")
+    await expect(text(visit)).to_have_text("First.")
+    await expect(visit.page.locator("article")).to_have_count(2)
+    visit.service.pieces = asyncio.Queue()
+    visit.service.put("Other.", None)
+    await again.click()
+    await expect(text(visit)).to_have_text("Other.")
+    await expect(visit.page.locator("#send")).to_be_visible()
+    await visit.page.reload()
+    await expect(visit.page.locator("article .text")).to_have_text(["One?", "Other."])
+    assert sent(visit.service) == "<user>One?<assistant>"
