@@ -43,6 +43,7 @@ from molink.report.nodes import ContributionReport
 from molink.serving.answers.live_state import LiveState
 from molink.serving.model_card import ModelCard
 from molink.serving.served_model import ServedModel, read_served_model
+from molink.serving.service import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +139,25 @@ def run_cluster(
     news = ClusterNews(service.cluster, service.events, service.watch)
     loops = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
     loops += [lending.run()] if lending is not None else []
-    for loop in (*map(service.finish_earlier, unfinished), *loops):
+    finish = partial(_finish_earlier, service, keeper, live)
+    for loop in (*map(finish, unfinished), *loops):
         tasks.create_task(loop)
     given_by = partial(given_by_pc, hub.registry, ledger)
     thanks = _thanks(hub.book, ledger, service)
     return Cluster(service, manager.rings, admin, news, live, given_by, thanks, cell)
+
+
+async def _finish_earlier(
+    service: ClusterService, keeper: RingKeeper, live: LiveState, request: GenerationRequest
+) -> None:
+    """Go on with a request of an earlier coordinator, to its end or until its client ends it."""
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    live.going_on(request, task)
+    try:
+        await service.finish_earlier(request)
+    finally:
+        keeper.ended(request)
 
 
 def _thanks(book: NodeBook, ledger: Ledger, service: ClusterService) -> PeopleHelped:

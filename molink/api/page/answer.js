@@ -3,6 +3,13 @@
 import { amount, button, duration, element } from "./dom.js";
 import { MarkdownView } from "./markdown.js";
 
+const ENDS = {
+  stopped: "Stopped.",
+  length: "The answer ends here: it has as many tokens as it may.",
+  elsewhere: "The server has ended this answer.",
+  failed: "The answer broke off here.",
+};
+
 // The rate is that of the last seconds, told twice a second.
 const RATE_MS = 5000;
 const TOLD_MS = 500;
@@ -116,6 +123,11 @@ export class AnswerView {
     this.#views.body.update(this.text);
     this.#afterDraw();
   }
+}
+
+// How an answer has ended that is not whole.
+export function endText(end) {
+  return ENDS[end] ?? "";
 }
 
 // Name of the address that answered, of {name, address, model}; empty: the page's own, or not known.

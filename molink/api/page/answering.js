@@ -16,15 +16,20 @@ const LINGER_S = 300;
 // Nothing for so long, and it is read on another connection; of a slow ring that costs some KB.
 const QUIET_MS = 15_000;
 
+// Why a reader's signal is aborted who only leaves: the server goes on.
+export const LEFT = new DOMException("Left", "AbortError");
+
 const NOT_THERE = "The server does not have this answer any more.";
 
 // Events of an answer: {id}, {text}, {reasoning}, and at last {end, tokens, served}; {again} says that
 // all of it follows once more. `request` is asked, or what `id` names is read on. `onHeaders` gets
 // those of the first response, `onBroken` is called while the server cannot be reached. Throws
-// ApiError, and AbortError once `signal` is aborted; then the server ends the answer, too.
+// ApiError, and AbortError once `signal` is aborted; then the server ends the answer, too, but for LEFT.
 export async function* answerEvents({ request, id, server, signal, onHeaders, onBroken }) {
   const known = { id };
-  signal.addEventListener("abort", () => known.id && endAtServer(known.id, server));
+  signal.addEventListener("abort", () => {
+    if (known.id && signal.reason !== LEFT) endAtServer(known.id, server);
+  });
   for (let connections = 0; ; connections++) {
     const line = new Line(signal, () => known.id);
     try {
@@ -43,6 +48,7 @@ export async function* answerEvents({ request, id, server, signal, onHeaders, on
     } catch (error) {
       if (line.isQuiet && !signal.aborted) continue;
       if (known.id && error.status === 404) throw new ApiError(NOT_THERE, 404);
+      if (known.id && error.status === 200) forgetResponse(known.id, server); // It has failed there.
       if (!known.id || !mayPass(error)) throw error;
       onBroken();
     } finally {

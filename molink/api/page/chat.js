@@ -1,8 +1,8 @@
 // The conversation: questions that are asked, answers that are streamed, stopped and gone on with.
 
-import { AnswerView, questionNode, servedSoFar } from "./answer.js";
+import { AnswerView, endText, questionNode, servedSoFar } from "./answer.js";
 import { say, sayMore } from "./announcer.js";
-import { answerEvents } from "./answering.js";
+import { answerEvents, LEFT } from "./answering.js";
 import { button, byId, copyButton, element, pause } from "./dom.js";
 import { newChat, saveChat } from "./history.js";
 import { markRing } from "./ring.js";
@@ -16,8 +16,8 @@ const TRIES_MAX = 20;
 const TRY_AGAIN_S = 5;
 
 const BROKEN = "The server cannot be reached: the answer goes on there, and here once it can.";
-const LENGTH = "The answer ends here: it has as many tokens as it may.";
-const ELSEWHERE = "The server has ended this answer.";
+const REPLACES = "Sending replaces the marked message and all that follows.";
+const STAYS = "No other answer has come: this one stays.";
 const NOT_HERE = "This answer is written at another address: choose it again to read on.";
 
 const list = byId("messages");
@@ -25,7 +25,12 @@ const list = byId("messages");
 export let now = newChat(); // The conversation, as `history.js` describes it.
 let page;
 let views = []; // An element for a question, an AnswerView for an answer.
+let edited = null; // The question that the next one replaces.
 let running = null; // AbortController of the answer that is being written.
+let ending = null; // Fulfilled once that is kept.
+
+// Name of this tab: what another has asked for is not ended by leaving it here.
+const tab = (sessionStorage["molink-tab"] ??= newChat().id);
 
 // `around` is what the chat needs of the page around it: model(), from(), follow(), whyNothingComes(),
 // askForKey(why), giveBack(text), told(sentence), run(isRunning).
@@ -41,24 +46,31 @@ export function stop() {
   running?.abort();
 }
 
-// Show another conversation, or a new one, and go on with what it waits for.
-export function open(chat = newChat()) {
-  stop();
+// Show another conversation, or a new one, and go on with what it waits for. Of an answer that is
+// being written what there is is kept first.
+export async function open(chat = newChat()) {
+  while (running) {
+    const isOurs = !now.pending || now.pending.by === tab;
+    running.abort(isOurs ? undefined : LEFT);
+    await ending;
+  }
   rest();
   now = chat;
   views = [];
+  edited = null;
   list.replaceChildren();
   for (const message of chat.messages) showMessage(message);
   save();
   const { pending } = chat;
   const isHere = pending && (pending.at ?? "") === settings.server.url;
-  if (isHere) answerNext({ id: pending.id, goesOn: pending.goesOn });
+  if (isHere) answerNext(pending);
   else refresh();
   if (pending && !isHere) page.told(NOT_HERE);
 }
 
 export function ask(question) {
-  if (now.messages.at(-1)?.role === "user") cut(now.messages.length - 1);
+  if (edited) cut(views.indexOf(edited));
+  else if (now.messages.at(-1)?.role === "user") cut(now.messages.length - 1);
   const message = { role: "user", content: question };
   now.messages.push(message);
   now.at = Date.now();
@@ -88,16 +100,18 @@ function showMessage(message) {
 function cut(from) {
   now.messages.length = from;
   for (const view of views.splice(from)) (view.element ?? view).remove();
+  if (!views.includes(edited)) edited = null;
 }
 
 function actions(view) {
   const message = now.messages[views.indexOf(view)];
-  if (!message?.content) return [];
-  const copy = copyButton("Copy the answer", () => view.text);
-  if (view !== views.at(-1)) return [copy];
-  const anew = button("Answer again", () => again(view));
-  const goesOn = ["stopped", "length"].includes(message.end);
-  return goesOn ? [copy, anew, button("Continue", goOn)] : [copy, anew];
+  if (!message) return [];
+  const made = message.content ? [copyButton("Copy the answer", () => view.text)] : [];
+  if (view !== views.at(-1)) return made;
+  made.push(button("Answer again", () => again(view)));
+  const isCut = ["stopped", "length", "failed"].includes(message.end);
+  if (isCut && message.content) made.push(button("Continue", goOn));
+  return made;
 }
 
 // Only the last answer can be computed again.
@@ -113,21 +127,27 @@ function save() {
 
 // -- what a reader does with messages --
 
-function edit(node) {
+// Give a question back to be changed, or no longer; it stays until another is sent in its place.
+async function edit(node) {
   stop();
-  const at = views.indexOf(node);
-  const { content } = now.messages[at];
-  now.pending = null;
-  cut(at);
-  refresh();
-  save();
-  page.giveBack(content);
+  await ending;
+  if (!views.includes(node)) return;
+  for (const one of [edited, node]) {
+    one?.querySelector("button").setAttribute("aria-pressed", one !== edited);
+  }
+  edited = edited === node ? null : node;
+  if (!edited) return rest();
+  page.told(REPLACES);
+  page.giveBack(now.messages[views.indexOf(node)].content);
 }
 
+// Another answer takes the place of the last one, or of none.
 function again(view) {
   if (isRunning()) return;
-  cut(views.indexOf(view));
-  answerNext();
+  const at = views.indexOf(view);
+  const anew = at < now.messages.length;
+  if (!anew) cut(at);
+  answerNext({ anew });
 }
 
 function goOn() {
@@ -136,47 +156,52 @@ function goOn() {
 
 // -- an answer --
 
-// Ask for the answer to the conversation as it is; `goesOn`: its last answer goes on.
-async function answerNext({ id = null, goesOn = false } = {}) {
-  const [chat, controller] = [now, new AbortController()];
-  if (!id) chat.pending = null; // What another address writes is not waited for any more.
-  const before = goesOn ? chat.messages.at(-1) : { content: "", reasoning: "" };
+function answerNext(how = {}) {
+  ending = write(how).catch((error) => rest(reportError(error)));
+}
+
+// Ask for the answer to the conversation as it is; `goesOn`: its last answer goes on, `anew`: it stays
+// until there is another.
+async function write({ id = null, goesOn = false, anew = false }) {
+  if (!id) now.pending = null; // What another address writes is not waited for any more.
+  const { content = "", reasoning = "" } = goesOn ? now.messages.at(-1) : {};
+  const old = anew ? views.pop() : null;
+  old?.element.remove();
   const view = goesOn ? views.at(-1) : new AnswerView(page.follow);
   if (!goesOn) {
     views.push(view);
     list.append(view.element);
   }
-  const isHere = () => chat === now && running === controller;
   view.begin();
   refresh(view);
-  running = controller;
+  const { signal } = (running = new AbortController());
   page.run(true);
   page.follow();
   say("Waiting for the answer.");
   save();
-  const answer = { role: "assistant", content: before.content, reasoning: before.reasoning ?? "" };
-  answer.from = page.from();
+  const answer = { role: "assistant", from: page.from() };
   view.from(answer.from);
   let failure = null;
   try {
-    const asked = { chat, view, before, answer, goesOn, id, signal: controller.signal };
-    await untilAnswered(asked);
+    await untilAnswered({ view, before: [content, reasoning], answer, goesOn, anew, id, signal });
     say("The answer is complete.");
   } catch (error) {
     failure = error;
   }
-  if (chat === now) {
-    chat.pending = null;
-    answer.facts = view.facts;
-    if (failure) ended(view, answer, failure);
-    else view.note(endText(answer.end));
-    took(chat, view, answer, goesOn);
+  if (signal.reason === LEFT) return rest();
+  now.pending = null;
+  Object.assign(answer, { content: view.text, reasoning: view.reasoning, facts: view.facts });
+  if (old && isEmpty(view)) putBack(old, view, failure);
+  else if (failure) ended(view, answer, failure);
+  else view.note(endText(answer.end));
+  if (!isEmpty(view)) {
+    if (goesOn || anew) now.messages.pop();
+    now.messages.push(answer);
   }
-  if (isHere()) {
-    rest();
-    refresh();
-    save();
-  }
+  now.at = Date.now();
+  rest();
+  save();
+  refresh();
 }
 
 function rest() {
@@ -185,13 +210,13 @@ function rest() {
   markRing(null);
 }
 
-// Put an answer into the conversation that it belongs to.
-function took(chat, view, answer, goesOn) {
-  if (!views.includes(view)) return;
-  if (goesOn) chat.messages.pop();
-  if (answer.content || answer.reasoning) chat.messages.push(answer);
-  chat.at = Date.now();
-  view.end();
+// The last answer stays: no other has come in its place.
+function putBack(old, view, failure) {
+  views.splice(-1, 1, old);
+  view.element.replaceWith(old.element);
+  const why = failure && failure.name !== "AbortError" ? `${failure.message} ${STAYS}` : STAYS;
+  old.note(why);
+  say(why);
 }
 
 // Ask until there is an answer, again while the server is busy or not there.
@@ -201,7 +226,7 @@ async function untilAnswered(asked) {
       return await stream(asked);
     } catch (error) {
       const mayPass = [0, 429, 503].includes(error.status);
-      if (!mayPass || asked.chat.pending || tries === TRIES_MAX) throw error;
+      if (!mayPass || now.pending || tries === TRIES_MAX) throw error;
       await countdown(asked, error);
     }
   }
@@ -223,52 +248,46 @@ async function countdown({ view, signal }, error) {
   view.note("");
 }
 
-async function stream({ chat, view, before, answer, goesOn, id, signal }) {
+async function stream({ view, before, answer, goesOn, anew, id, signal }) {
   const { server } = settings;
-  const request = settings.request(page.model(), chat.messages, goesOn);
+  const request = settings.request(page.model(), now.messages.slice(0, anew ? -1 : undefined), goesOn);
   let silence = watchSilence(view);
   const onHeaders = (headers) => showServed(view, servedSoFar(headers));
   const onBroken = () => (silence = watchSilence(view, silence, BROKEN));
-  let [said, seen] = [0, 0];
+  let [text, thoughts] = before;
+  let [said, seen] = [text.length, 0];
   try {
     const how = { request, id, server, signal, onHeaders, onBroken };
     for await (const event of answerEvents(how)) {
       if (event.id) {
-        begun(chat, { id: event.id, goesOn, at: server.url });
+        // From now on it is read on by its id, also after the page was loaded again.
+        now.pending = { id: event.id, goesOn, anew, at: server.url, by: now.pending?.by ?? tab };
+        save();
         silence = watchSilence(view, silence);
       }
-      if (event.again || event.id) {
-        [answer.content, answer.reasoning] = [before.content, before.reasoning ?? ""];
-      }
+      if (event.again || event.id) [text, thoughts] = before;
       if (event.text || event.reasoning) {
         silence = watchSilence(view, silence);
-        answer.content += event.text ?? "";
-        answer.reasoning += event.reasoning ?? "";
-        view.show(answer.content, answer.reasoning);
-        const whole = answer.content.length + answer.reasoning.length;
+        text += event.text ?? "";
+        thoughts += event.reasoning ?? "";
+        view.show(text, thoughts);
+        const whole = text.length + thoughts.length;
         if (whole > seen) view.tokenCame(); // Else it is read again, and counted already.
         seen = Math.max(seen, whole);
-        const told = answer.content.length - before.content.length;
-        if (event.text && told > said) {
-          sayMore(answer.content.slice(before.content.length + said));
-          said = told;
-        }
+        if (text.length > said) sayMore(text.slice(said));
+        said = Math.max(said, text.length);
       }
-      if (event.end) completed(view, answer, event);
+      if (event.end) {
+        view.show(text, thoughts, event.end !== "cancelled");
+        completed(view, answer, event);
+      }
     }
   } finally {
     clearInterval(silence);
   }
 }
 
-// From now on the answer is read on by its id, also after the page was loaded again.
-function begun(chat, pending) {
-  chat.pending = pending;
-  save();
-}
-
 function completed(view, answer, { end, tokens, served }) {
-  view.show(answer.content, answer.reasoning, true);
   answer.end = { incomplete: "length", cancelled: "elsewhere" }[end] ?? "stop";
   const known = served?.nodes.length ? served : { ...view.facts, rate: null };
   showServed(view, { ...known, tokens });
@@ -293,15 +312,20 @@ function ended(view, answer, error) {
     answer.end = "stopped";
     view.note(endText("stopped"));
     say("The answer is stopped.");
-  } else if (error.status === 401 && !view.text) {
+  } else if (error.status === 401 && isEmpty(view)) {
     takeBack(view);
     page.askForKey(error.message);
   } else {
-    const more = view.text ? [] : [button("Try again", () => again(view))];
+    answer.end = "failed";
+    const more = isEmpty(view) ? [button("Try again", () => again(view))] : [];
     view.note(`${error.message} `, ...more);
     view.element.classList.add("failed");
     say(`The answer has failed: ${error.message}`);
   }
+}
+
+function isEmpty(view) {
+  return !view.text && !view.reasoning;
 }
 
 // The question goes back into its box: it was not asked.
@@ -310,8 +334,4 @@ function takeBack(view) {
   const { content } = now.messages[at];
   cut(at);
   page.giveBack(content);
-}
-
-function endText(end) {
-  return { stopped: "Stopped.", length: LENGTH, elsewhere: ELSEWHERE }[end] ?? "";
 }

@@ -3,7 +3,7 @@
 // The tab's is kept so that loading the page again shows it. The history is off until the reader wants
 // it. A browser gives an origin some 5 MB: the oldest make room.
 
-import { placeOf } from "./answer.js";
+import { endText, placeOf } from "./answer.js";
 import { button, byId, deleteButton, download, element, on, onFiles } from "./dom.js";
 
 const TAB = "molink-conversation";
@@ -170,7 +170,8 @@ function asMarkdown(chat) {
   const said = chat.messages.map((one) => {
     const place = placeOf(one.from);
     const who = one.role === "user" ? "You" : `Answer${place && ` (${one.from.model} at ${place})`}`;
-    return `## ${who}\n\n${one.content}\n`;
+    const end = endText(one.end);
+    return `## ${who}\n\n${one.content}\n${end && `\n*${end}*\n`}`;
   });
   return `# ${titleOf(chat)}\n\n${said.join("\n")}`;
 }

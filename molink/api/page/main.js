@@ -234,6 +234,7 @@ function submitted(event) {
   if (!text || isMoved()) return;
   if (chat.isRunning()) return tell("An answer is being written: stop it first, or wait for its end.");
   write("");
+  told("");
   byId("welcome").hidden = true;
   isAtEnd = true;
   chat.ask(text);
@@ -247,14 +248,14 @@ function write(text) {
 
 // Put a text before what is in the box of questions: one that goes back there, or a file.
 function giveBack(text) {
-  write([text, question.value].filter(Boolean).join("\n"));
+  if (!question.value.startsWith(text)) write([text, question.value].filter(Boolean).join("\n"));
   byId("welcome").hidden = chat.now.messages.length > 0;
   question.focus();
 }
 
-function open(other) {
+async function open(other) {
   isAtEnd = true;
-  chat.open(other);
+  await chat.open(other);
   byId("welcome").hidden = chat.now.messages.length > 0;
   question.focus();
 }

@@ -55,9 +55,11 @@ class Settings {
     sessionStorage.setItem(SETTINGS, JSON.stringify(values));
   }
 
-  // A request for the answer to a conversation; `goesOn`: its last answer goes on.
+  // A request for the answer to a conversation; `goesOn`: its last answer goes on. An answer that came
+  // to reasoning alone is left out with its question.
   request(model, messages, goesOn) {
-    const input = messages.map(({ role, content }) => ({ role, content }));
+    const said = messages.filter((one, at) => one.content && messages[at + 1]?.content !== "");
+    const input = said.map(({ role, content }) => ({ role, content }));
     const request = { model, input };
     if (this.systemPrompt.trim()) request.instructions = this.systemPrompt.trim();
     if (this.temperature !== null) request.temperature = this.temperature;

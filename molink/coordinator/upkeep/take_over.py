@@ -132,6 +132,11 @@ class RingKeeper:
         if before is not None and before.place is not None:
             self.requests.setdefault(before.place.ring, []).append(request)
 
+    def ended(self, request: GenerationRequest) -> None:
+        """Have its ring, if that is taken over later, no longer go on with a request."""
+        for requests in self.requests.values():
+            requests[:] = [one for one in requests if one is not request]
+
     def keep(self, number: int, plan: PlannedRing, ring: Ring, codec: CodecDecision) -> None:
         """Keep a ring as it is in its present epoch."""
         stages = [

@@ -30,6 +30,7 @@ from molink.serving.answers.kept_answer import KeptAnswer, KeptLog
 from molink.serving.answers.state_writer import RETRY_S, Barrier, Statement, StateWriter, Write
 from molink.serving.service import GenerationRequest, cache_salt
 from molink.serving.token_events import TokenLogprob
+from molink.tasks import cancel
 from molink_scheduler.request import SamplingParams
 
 FILE_NAME = "live.sqlite"
@@ -113,6 +114,8 @@ class LiveState:
     _next_number: int
     _open_bytes: dict[int, int] = field(default_factory=dict)
     """Bytes of each request under way, by its number."""
+    _going_on: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    """Tasks that go on with answers of an earlier coordinator, by their numbers."""
     _reading: threading.Lock = field(default_factory=threading.Lock)
     _is_frozen: bool = False
 
@@ -199,6 +202,20 @@ class LiveState:
             found = _answers(self._reader, "ended IS NULL ORDER BY number", ())
         talk = self._put, self._watch
         return [replace(one.request, log=KeptLog(one.number, *talk, one)) for one in found]
+
+    def going_on(self, request: GenerationRequest, task: asyncio.Task[None]) -> None:
+        """Note the task that goes on with a request of `unfinished`, until it has ended."""
+        assert isinstance(request.log, KeptLog), "it is one of ours"
+        number = request.log.number
+        self._going_on[number] = task
+        task.add_done_callback(lambda _: self._going_on.pop(number))
+
+    async def stop(self, number: int) -> bool:
+        """End an answer of an earlier coordinator because its client wants that; whether the answer
+        with this number was one that is gone on with."""
+        task = self._going_on.get(number)
+        await cancel(task)
+        return task is not None
 
     async def find(self, owner: str, answer_id: str) -> KeptAnswer | None:
         """A request of this owner's, with what there is of its answer; None: there is none. Raises

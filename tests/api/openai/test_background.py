@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import openai
 import pytest
 
 from molink.api.openai.responses import background
+from molink.serving.service import GenerationRequest
+from molink.serving.timeline import RequestTimeline
+from molink_scheduler.request import SamplingParams
 from tests.api.test_kept import MODEL, KeepingService, live  # noqa: F401 - a fixture
 
 
@@ -125,6 +129,34 @@ async def test_one_of_an_earlier_coordinator_is_read_as_it_grows(
     service.goes_on.set()
     events = [*seen, *[event async for event in stream]]
     assert [one["type"] for one in await reading] == [event.type for event in events]
+
+
+async def test_one_of_an_earlier_coordinator_is_cancelled_and_forgotten(
+    client,
+    service,
+    live,  # noqa: F811
+):
+    asked = json.dumps({"model": MODEL, "input": "hi", "background": True})
+    live.log("resp_a", "", asked, GenerationRequest((1,), SamplingParams(20))).begin()
+    assert await live.find("", "resp_a") is not None
+    (kept,) = live.unfinished()
+    request = replace(kept, timeline=RequestTimeline(MODEL, 1, 20))
+    service.events_before_hold = 5
+
+    async def go_on():
+        async for _ in service.generate(request):
+            pass
+
+    task = asyncio.create_task(go_on())
+    live.going_on(request, task)
+    async with asyncio.timeout(5):
+        await service.holding.acquire()
+    answer = await client.responses.cancel("resp_a")
+    assert (answer.status, answer.output_text) == ("cancelled", "Hello")
+    assert task.cancelled(), "the ring computes it no more"
+    await client.responses.delete("resp_a")
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve("resp_a")
 
 
 async def test_what_is_refused_has_its_status(client, service, http, url):

@@ -103,6 +103,15 @@ async def test_stages_that_stand_go_on_with_what_they_hold(monkeypatch, left):
         assert found.token_ids == (5, 6, 7) and found.ending.finish_reason == "length"
 
 
+async def test_an_answer_that_its_client_has_ended_meanwhile_does_not_go_on(monkeypatch, left):
+    async with started_again(monkeypatch, left) as w:
+        w.manager.keeper.ended(*w.unfinished)
+        comes_back(w, ANNA)
+        comes_back(w, BERT)
+        await w.until(lambda: w.serving)
+        assert not w.clients[0].adopted
+
+
 async def test_a_stage_that_is_gone_is_loaded_again_and_the_other_stays(monkeypatch, left):
     async with started_again(monkeypatch, left) as w:
         comes_back(w, ANNA)

@@ -121,11 +121,14 @@ def _starting_after(request: web.Request) -> int:
 
 
 async def post_cancel(backend: Backend, request: web.Request) -> web.Response:
-    """End an answer in the background, and give what there is of it."""
+    """End an answer in the background, or one that an earlier coordinator has begun, and give what
+    there is of it."""
     answer = request.app[BACKGROUND].find(request)
     if answer is not None:
         await answer.end()
     kept = await kept_answer(request)
+    if await request.app[LIVE].stop(kept.number):
+        kept = await kept_answer(request)
     if kept.ending is None:
         raise ApiError(
             "This response is not in the background of this server: end its own connection, or "
