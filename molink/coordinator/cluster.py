@@ -139,8 +139,7 @@ def run_cluster(
     news = ClusterNews(service.cluster, service.events, service.watch)
     loops = [hub.run(card.name), manager.run(), accounting.run(), news.run(), auditor.run()]
     loops += [lending.run()] if lending is not None else []
-    finish = partial(_finish_earlier, service, keeper, live)
-    for loop in (*map(finish, unfinished), *loops):
+    for loop in (*map(partial(_finish_earlier, service, keeper, live), unfinished), *loops):
         tasks.create_task(loop)
     given_by = partial(given_by_pc, hub.registry, ledger)
     thanks = _thanks(hub.book, ledger, service)

@@ -160,7 +160,7 @@ PENDING = "JSON.parse(sessionStorage.getItem('molink-conversation')).pending"
 async def begun(visit):
     """Wait until the server has begun an answer."""
     async with asyncio.timeout(20):
-        while not await visit.page.evaluate(PENDING):
+        while not await visit.page.evaluate(PENDING):  # noqa: ASYNC110 - the page begins it
             await asyncio.sleep(0.05)
 
 
