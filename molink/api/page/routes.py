@@ -230,11 +230,12 @@ def ring_view(
 ) -> RingsView:
     """The body of GET /ring, of a report, the reason why nothing serves (None: it does), and the
     nodes that rings have lost. A silent stage is waited for, too: it is lost seconds later."""
+    rings = sorted(report.rings, key=lambda ring: ring.number)
     return {
         "model": report.model,
         "serving": unready_reason is None,
         "reason": unready_reason,
-        "rings": [_ring(ring, (lost or {}).get(ring.number)) for ring in report.rings],
+        "rings": [_ring(ring, (lost or {}).get(ring.number)) for ring in rings],
     }
 
 
