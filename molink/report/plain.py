@@ -133,6 +133,9 @@ def _optional(of: Any) -> Read:
     if is_dataclass(of):
         read = _object_reader(of)
         return lambda value: read(value) if isinstance(value, dict) and value else None
+    if get_origin(of) is tuple and is_dataclass(get_args(of)[0]):
+        read = _reader(of)
+        return lambda value: read(value) if isinstance(value, list) else None
     return _OPTIONAL_READERS.get(get_origin(of) or of) or _reader(of)
 
 
