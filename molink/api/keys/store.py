@@ -97,9 +97,10 @@ KEY_COLUMNS = (
 USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used, refused"
 
 _ROTATED_LATER = "coalesce(excluded.old_until, 0) > coalesce(old_until, 0)"
+ADOPTED_COLUMNS = f"{KEY_COLUMNS}, digest, old_digest, old_until"
 ADOPT = f"""
-    INSERT INTO keys ({KEY_COLUMNS}, digest, old_digest, old_until)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+    INSERT INTO keys ({ADOPTED_COLUMNS})
+    VALUES ({", ".join("?" for _ in ADOPTED_COLUMNS.split(","))}) ON CONFLICT (id) DO UPDATE SET
     revoked = coalesce(revoked, excluded.revoked),
     digest = iif({_ROTATED_LATER}, excluded.digest, digest),
     old_digest = iif({_ROTATED_LATER}, excluded.old_digest, old_digest),
@@ -292,7 +293,7 @@ class KeyStore:
     def adopt(self, other: "KeyStore", now: float) -> None:
         """Hold what was made, rotated or revoked in another store of the same cluster; what was
         done here stays. One that was made long ago may have been here, and is not taken anew."""
-        query = f"SELECT {KEY_COLUMNS}, digest, old_digest, old_until FROM keys"
+        query = f"SELECT {ADOPTED_COLUMNS} FROM keys"
         with other._lock:
             rows = other._connection.execute(f"{query} WHERE NOT is_temporary").fetchall()
         with self._transaction() as db:
