@@ -21,9 +21,9 @@ from typing import Any, Literal
 
 from molink.api.keys import daily_usage
 from molink.api.keys.daily_usage import DayUsage
+from molink.api.keys.wishes import check_limits, check_wishes
 from molink.control.sqlite_file import open_database
 from molink.errors import UserError
-from molink_scheduler.request import PRIORITY_MAX
 
 KEY_PREFIX = "molink-sk-"
 """Prefix by which people, and programs that search published files, recognise a key."""
@@ -34,17 +34,6 @@ FILE_NAME = "keys.sqlite"
 
 KEYS_MAX = 1000
 """Most usable keys at a time: the list is read by a person, and a running server keeps all."""
-
-NAME_MAX = 60
-
-RATE_PER_MIN_MAX = 1_000_000
-
-TOKENS_PER_DAY_MAX = 10**12
-
-CONCURRENCY_MAX = 1024
-"""Most requests of a key at the same time: a caller may have so many sequences."""
-
-EXPIRES_S_MAX = 10 * 366 * 24 * 3600.0
 
 KEEP_ENDED_S = 30 * 24 * 3600.0
 """Seconds for which expired and revoked keys stay in the list, with what they have used."""
@@ -233,8 +222,8 @@ class KeyStore:
 
         Raises UserError when a value is out of range or a usable key has the name.
         """
-        _check_wishes(name, rate_per_min, expires_s, priority)
-        _check_limits(tokens_per_day, concurrency)
+        check_wishes(name, rate_per_min, expires_s, priority)
+        check_limits(tokens_per_day, concurrency)
         expires = None if expires_s is None else now + expires_s
         limits = (now, expires, None, priority, False, tokens_per_day, concurrency)
         row = (secrets.token_hex(4), name, scope, rate_per_min, *limits)
@@ -381,26 +370,6 @@ def _insert(db: sqlite3.Connection, row: Sequence[Any]) -> str:
         f"INSERT INTO keys ({KEY_COLUMNS}, digest) VALUES ({places})", (*row, digest_of(secret))
     )
     return secret
-
-
-def _check_wishes(
-    name: str, rate_per_min: int | None, expires_s: float | None, priority: int
-) -> None:
-    if len(name) > NAME_MAX or not (name.isprintable() and name == name.strip()):
-        raise UserError(f"A key's name has at most {NAME_MAX} characters on one line (--name).")
-    if rate_per_min is not None and not 1 <= rate_per_min <= RATE_PER_MIN_MAX:
-        raise UserError(f"A key's rate is 1 to {RATE_PER_MIN_MAX} requests a minute (--rate).")
-    if expires_s is not None and not 0 < expires_s <= EXPIRES_S_MAX:
-        raise UserError("A key expires within ten years, or never (--expires).")
-    if abs(priority) > PRIORITY_MAX:
-        raise UserError(f"A key's priority is -{PRIORITY_MAX} to {PRIORITY_MAX} (--priority).")
-
-
-def _check_limits(tokens_per_day: int | None, concurrency: int | None) -> None:
-    if tokens_per_day is not None and not 1 <= tokens_per_day <= TOKENS_PER_DAY_MAX:
-        raise UserError(f"A key has 1 to {TOKENS_PER_DAY_MAX:,} tokens a day (--tokens-per-day).")
-    if concurrency is not None and not 1 <= concurrency <= CONCURRENCY_MAX:
-        raise UserError(f"A key has 1 to {CONCURRENCY_MAX} requests at a time (--concurrency).")
 
 
 def _check_room(keys: Sequence[ApiKey], name: str, now: float) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from molink.api.keys.store import (
-    CONCURRENCY_MAX,
     KEEP_ENDED_S,
     KEY_PREFIX,
     KEYS_MAX,
@@ -17,6 +16,7 @@ from molink.api.keys.store import (
     KeyUsage,
     digest_of,
 )
+from molink.api.keys.wishes import CONCURRENCY_MAX
 from molink.control.sqlite_file import open_database
 from molink.errors import UserError
 from molink_scheduler.request import PRIORITY_MAX
