@@ -9,7 +9,6 @@ about hashes that he cannot choose.
 """
 
 import hashlib
-import math
 import secrets
 import sqlite3
 import threading
@@ -96,7 +95,7 @@ ADOPT = f"""
     old_until = iif({_ROTATED_LATER}, excluded.old_until, old_until)
 """
 
-KeyState = Literal["usable", "expired", "revoked"]
+KeyState = Literal["usable", "expired", "revoked", "rotated"]
 
 Scope = Literal["inference", "watch", "admin"]
 """What a key opens: answers; what the cluster tells of itself, to read; everything, orders too."""
@@ -130,6 +129,9 @@ class ApiKey:
     limit."""
     concurrency: int | None = None
     """Requests that it may have under way at the same time; None: no limit."""
+    rotated: float | None = None
+    """When a new secret replaced the one by which it was found, where `expires` is the end of that
+    one alone; None: it is found by its own."""
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
@@ -141,7 +143,9 @@ class ApiKey:
         """Whether it opens anything, else why not."""
         if self.revoked is not None:
             return "revoked"
-        return "expired" if self.expires is not None and now >= self.expires else "usable"
+        if self.expires is None or now < self.expires:
+            return "usable"
+        return "expired" if self.rotated is None else "rotated"
 
 
 @dataclass(slots=True)
@@ -311,8 +315,9 @@ class KeyStore:
         for digest, old_digest, old_until, *row in rows:
             found[digest] = key = ApiKey.of_row(row)
             if old_digest is not None:
-                until = min(old_until, math.inf if key.expires is None else key.expires)
-                found[old_digest] = replace(key, expires=until)
+                outlived = key.expires is None or old_until < key.expires
+                old = replace(key, expires=old_until, rotated=old_until - ROTATED_S)
+                found[old_digest] = old if outlived else key
         return found
 
     def changed_elsewhere(self) -> bool:
