@@ -37,9 +37,9 @@ from molink.api.callers import CALLER, CALLERS
 from molink.api.cluster_routes import CATALOGUE_PATH, PLAN_PATH
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.cors import CorsRules
-from molink.api.keys.daily_usage import until_next_day_s
+from molink.api.keys.daily_usage import day_of, until_next_day_s
 from molink.api.keys.live_keys import LiveKeys, RateState, run_live_keys
-from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyStore, Scope
+from molink.api.keys.store import KEY_PREFIX, ApiKey, KeyState, KeyStore, Scope
 from molink.api.openapi.routes import DOCS_PATHS
 from molink.api.page.routes import PAGE_PATHS, RING_PATH
 from molink.client.api_client import LOOPBACK_NAMES, is_loopback
@@ -246,13 +246,26 @@ def _key(access: Access, request: web.Request, scope: Scope, events: EventLedger
     assert access.keys is not None, "it has found the key"
     state = key.state(access.keys.clock())
     if state != "usable":
+        told, sentence = _why_refused(key, state)
         if access.keys.is_news(key):
-            still = f"the key '{key.name}' ({key.key_id}) is {state}, and somebody still uses it"
-            events.add("key_refused", still)
-        raise _unauthorised(
-            f"Your key is {state}: whoever runs the server makes a new one (molink key create)."
-        )
+            events.add("key_refused", told)
+        raise _unauthorised(sentence)
     return key
+
+
+def _why_refused(key: ApiKey, state: KeyState) -> tuple[str, str]:
+    """What the operator is told of a key that opens nothing any more, and what its user is."""
+    which = f"the key '{key.name}' ({key.key_id})"
+    if state == "rotated" and key.rotated is not None:
+        day = day_of(key.rotated)
+        return (
+            f"{which} was rotated on {day}, and somebody still uses its old secret",
+            f"Your key was replaced by a new one on {day}: ask whoever runs the server for it.",
+        )
+    return (
+        f"{which} is {state}, and somebody still uses it",
+        f"Your key is {state}: whoever runs the server makes a new one (molink key create).",
+    )
 
 
 def _secret(request: web.Request) -> str:

@@ -65,7 +65,9 @@ KINDS: Mapping[str, FindingKind] = {
     "trouble": FindingKind((BAD,), "Do what the sentence says."),
     "intake_paused": FindingKind((WARNING,), "Open it when you want: key p of the dashboard."),
     "outdated": FindingKind((WARNING,), "Update MoLink on that PC."),
-    "key_refused": FindingKind((WARNING,), "Give its holder a new key: molink key create."),
+    "key_refused": FindingKind(
+        (WARNING,), "Give its holder the new key if it was rotated, else one of molink key create."
+    ),
     "link_queue": FindingKind(
         (WARNING,), "Look for other uploads on that line, or drain its PC.", 0.0, 5.0
     ),

@@ -32,6 +32,24 @@ WRITTEN = {
 }
 """Folders within the coordinator's own for what libraries would write elsewhere."""
 
+ENVIRONMENT_FILE = "service.env"
+"""File within the coordinator's folder with variables of who installed the service: some are
+secrets, and whoever has the PC may read a unit or a command."""
+
+PASSED_ON = (
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_TOKEN",
+    "HF_TOKEN_PATH",
+    "HF_ENDPOINT",
+    "HF_HUB_OFFLINE",
+    "XDG_CACHE_HOME",
+    "SSL_CERT_FILE",
+    *(f"{kind}_PROXY" for kind in ("HTTP", "HTTPS", "ALL", "NO")),
+    *(f"{kind}_proxy" for kind in ("http", "https", "all", "no")),
+)
+"""Variables that `molink up` and the hub's client read, beside that of the broker."""
+
 _UNIT = f"""\
 {MADE_BY}: changes are lost when it runs again.
 [Unit]
@@ -45,6 +63,7 @@ WorkingDirectory={{here}}
 Environment=PYTHONUNBUFFERED=1
 {restart_lines(RESTART_AFTER_S, STOP_WITHIN_S)}UMask=0077
 Environment={{environment}}
+EnvironmentFile={{environment_file}}
 {SANDBOX}{{isolation}}
 [Install]
 WantedBy=default.target
@@ -55,24 +74,25 @@ def coordinator_unit(
     command: Sequence[str],
     data_dir: Path,
     here: Path,
-    hub: Path,
+    others: Sequence[Path],
     *,
-    replaces: Path | None = None,
     isolated: bool = True,
 ) -> str:
-    """The unit that runs `command` in the folder `here`, and lets it write to `data_dir`, to `hub`,
-    where models are kept, and to the folder of the coordinator that it replaces; `isolated`: to
-    nothing else, where users may have namespaces.
+    """The unit that runs `command` in the folder `here`, with the variables of the data folder's
+    ENVIRONMENT_FILE, and lets it write to `data_dir` and to `others`: where models are kept, and
+    the folder of the coordinator that it replaces; `isolated`: to nothing else, where users may
+    have namespaces.
 
     Raises UserError for a path that a unit cannot hold.
     """
     lines = isolation_lines(data_dir, isolated=isolated)
     if isolated:
-        for folder in filter(None, (hub, replaces)):
+        for folder in others:
             lines += f"ReadWritePaths=-{quoted_path(str(folder))}\n"
     return _UNIT.format(
         command=command_line(command),
         here=quoted_path(str(here)).strip('"'),
+        environment_file=quoted_path(str(data_dir / ENVIRONMENT_FILE)).strip('"'),
         environment=environment_line(data_dir, WRITTEN),
         isolation=lines,
     )

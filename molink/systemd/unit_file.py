@@ -9,7 +9,7 @@ Pure: paths in, text out.
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from molink.errors import UserError
@@ -79,6 +79,14 @@ def environment_line(data_dir: Path, folders: dict[str, str]) -> str:
     return " ".join(quoted_path(f"{name}={data_dir / part}") for name, part in folders.items())
 
 
+def environment_file(variables: Mapping[str, str]) -> str:
+    """Variables as `EnvironmentFile` reads them; it knows no specifiers.
+
+    Raises UserError for a value that is not printable.
+    """
+    return "".join(f"{name}={_quoted(value)}\n" for name, value in variables.items())
+
+
 def command_line(command: Sequence[str]) -> str:
     """A command whose first word is an absolute path, as `ExecStart` takes it.
 
@@ -102,7 +110,10 @@ def quoted_path(argument: str) -> str:
 
     Raises UserError for one that is not printable.
     """
-    if not argument.isprintable():
-        raise UserError(f"A service's command cannot hold the character codes of {argument!r}.")
-    escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + escaped.replace("%", "%%") + '"'
+    return _quoted(argument).replace("%", "%%")
+
+
+def _quoted(value: str) -> str:
+    if not value.isprintable():
+        raise UserError(f"A service cannot hold the character codes of {value!r}.")
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

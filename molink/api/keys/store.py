@@ -9,7 +9,6 @@ about hashes that he cannot choose.
 """
 
 import hashlib
-import math
 import secrets
 import sqlite3
 import threading
@@ -21,9 +20,9 @@ from typing import Any, Literal
 
 from molink.api.keys import daily_usage
 from molink.api.keys.daily_usage import DayUsage
+from molink.api.keys.wishes import check_limits, check_wishes
 from molink.control.sqlite_file import open_database
 from molink.errors import UserError
-from molink_scheduler.request import PRIORITY_MAX
 
 KEY_PREFIX = "molink-sk-"
 """Prefix by which people, and programs that search published files, recognise a key."""
@@ -34,17 +33,6 @@ FILE_NAME = "keys.sqlite"
 
 KEYS_MAX = 1000
 """Most usable keys at a time: the list is read by a person, and a running server keeps all."""
-
-NAME_MAX = 60
-
-RATE_PER_MIN_MAX = 1_000_000
-
-TOKENS_PER_DAY_MAX = 10**12
-
-CONCURRENCY_MAX = 1024
-"""Most requests of a key at the same time: a caller may have so many sequences."""
-
-EXPIRES_S_MAX = 10 * 366 * 24 * 3600.0
 
 KEEP_ENDED_S = 30 * 24 * 3600.0
 """Seconds for which expired and revoked keys stay in the list, with what they have used."""
@@ -97,16 +85,17 @@ KEY_COLUMNS = (
 USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used, refused"
 
 _ROTATED_LATER = "coalesce(excluded.old_until, 0) > coalesce(old_until, 0)"
+ADOPTED_COLUMNS = f"{KEY_COLUMNS}, digest, old_digest, old_until"
 ADOPT = f"""
-    INSERT INTO keys ({KEY_COLUMNS}, digest, old_digest, old_until)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+    INSERT INTO keys ({ADOPTED_COLUMNS})
+    VALUES ({", ".join("?" for _ in ADOPTED_COLUMNS.split(","))}) ON CONFLICT (id) DO UPDATE SET
     revoked = coalesce(revoked, excluded.revoked),
     digest = iif({_ROTATED_LATER}, excluded.digest, digest),
     old_digest = iif({_ROTATED_LATER}, excluded.old_digest, old_digest),
     old_until = iif({_ROTATED_LATER}, excluded.old_until, old_until)
 """
 
-KeyState = Literal["usable", "expired", "revoked"]
+KeyState = Literal["usable", "expired", "revoked", "rotated"]
 
 Scope = Literal["inference", "watch", "admin"]
 """What a key opens: answers; what the cluster tells of itself, to read; everything, orders too."""
@@ -140,6 +129,9 @@ class ApiKey:
     limit."""
     concurrency: int | None = None
     """Requests that it may have under way at the same time; None: no limit."""
+    rotated: float | None = None
+    """When a new secret replaced the one by which it was found, where `expires` is the end of that
+    one alone; None: it is found by its own."""
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "ApiKey":
@@ -151,7 +143,9 @@ class ApiKey:
         """Whether it opens anything, else why not."""
         if self.revoked is not None:
             return "revoked"
-        return "expired" if self.expires is not None and now >= self.expires else "usable"
+        if self.expires is None or now < self.expires:
+            return "usable"
+        return "expired" if self.rotated is None else "rotated"
 
 
 @dataclass(slots=True)
@@ -232,8 +226,8 @@ class KeyStore:
 
         Raises UserError when a value is out of range or a usable key has the name.
         """
-        _check_wishes(name, rate_per_min, expires_s, priority)
-        _check_limits(tokens_per_day, concurrency)
+        check_wishes(name, rate_per_min, expires_s, priority)
+        check_limits(tokens_per_day, concurrency)
         expires = None if expires_s is None else now + expires_s
         limits = (now, expires, None, priority, False, tokens_per_day, concurrency)
         row = (secrets.token_hex(4), name, scope, rate_per_min, *limits)
@@ -292,7 +286,7 @@ class KeyStore:
     def adopt(self, other: "KeyStore", now: float) -> None:
         """Hold what was made, rotated or revoked in another store of the same cluster; what was
         done here stays. One that was made long ago may have been here, and is not taken anew."""
-        query = f"SELECT {KEY_COLUMNS}, digest, old_digest, old_until FROM keys"
+        query = f"SELECT {ADOPTED_COLUMNS} FROM keys"
         with other._lock:
             rows = other._connection.execute(f"{query} WHERE NOT is_temporary").fetchall()
         with self._transaction() as db:
@@ -321,8 +315,9 @@ class KeyStore:
         for digest, old_digest, old_until, *row in rows:
             found[digest] = key = ApiKey.of_row(row)
             if old_digest is not None:
-                until = min(old_until, math.inf if key.expires is None else key.expires)
-                found[old_digest] = replace(key, expires=until)
+                outlived = key.expires is None or old_until < key.expires
+                old = replace(key, expires=old_until, rotated=old_until - ROTATED_S)
+                found[old_digest] = old if outlived else key
         return found
 
     def changed_elsewhere(self) -> bool:
@@ -380,26 +375,6 @@ def _insert(db: sqlite3.Connection, row: Sequence[Any]) -> str:
         f"INSERT INTO keys ({KEY_COLUMNS}, digest) VALUES ({places})", (*row, digest_of(secret))
     )
     return secret
-
-
-def _check_wishes(
-    name: str, rate_per_min: int | None, expires_s: float | None, priority: int
-) -> None:
-    if len(name) > NAME_MAX or not (name.isprintable() and name == name.strip()):
-        raise UserError(f"A key's name has at most {NAME_MAX} characters on one line (--name).")
-    if rate_per_min is not None and not 1 <= rate_per_min <= RATE_PER_MIN_MAX:
-        raise UserError(f"A key's rate is 1 to {RATE_PER_MIN_MAX} requests a minute (--rate).")
-    if expires_s is not None and not 0 < expires_s <= EXPIRES_S_MAX:
-        raise UserError("A key expires within ten years, or never (--expires).")
-    if abs(priority) > PRIORITY_MAX:
-        raise UserError(f"A key's priority is -{PRIORITY_MAX} to {PRIORITY_MAX} (--priority).")
-
-
-def _check_limits(tokens_per_day: int | None, concurrency: int | None) -> None:
-    if tokens_per_day is not None and not 1 <= tokens_per_day <= TOKENS_PER_DAY_MAX:
-        raise UserError(f"A key has 1 to {TOKENS_PER_DAY_MAX:,} tokens a day (--tokens-per-day).")
-    if concurrency is not None and not 1 <= concurrency <= CONCURRENCY_MAX:
-        raise UserError(f"A key has 1 to {CONCURRENCY_MAX} requests at a time (--concurrency).")
 
 
 def _check_room(keys: Sequence[ApiKey], name: str, now: float) -> None:

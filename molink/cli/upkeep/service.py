@@ -27,23 +27,26 @@ def service() -> None:
 def install(up: tuple[str, ...]) -> None:
     """Start `molink up MODEL OPTIONS` with your session, and again when it crashes.
 
-    Options are those of `molink up`, in the folder that you are in. Installing once more, with
-    another model or other options, takes the place of what ran.
+    Options are those of `molink up`, in the folder that you are in, and variables of the hub, of
+    proxies and of the broker are those of your environment. Installing once more, with another
+    model or other options, takes the place of what ran.
     """
-    from molink.systemd.coordinator_unit import coordinator_unit
-    from molink.systemd.unit_file import molink_program
+    from molink.control.private_file import write_private
+    from molink.systemd.coordinator_unit import ENVIRONMENT_FILE, coordinator_unit
+    from molink.systemd.unit_file import environment_file, molink_program
 
-    where, replaces = _checked_folders(up)
+    where, replaced, broker = _checked(up)
     given = () if any(word.startswith("--data-dir") for word in up) else ("--data-dir", str(where))
-    command = [*molink_program(), "up", *up, *given]
-    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub.mkdir(parents=True, exist_ok=True)
+    command = [*molink_program(), "up", *_without(up, "--broker"), *given]
+    others = [*_hub_folders(), *replaced]
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for line in _coordinator_service(where).install(
-        lambda isolated: coordinator_unit(
-            command, where, Path.cwd(), hub, replaces=replaces, isolated=isolated
-        )
-    ):
+
+    def unit(isolated: bool) -> str:
+        """Its text, asked for once it is certain that there can be a service."""
+        write_private(where / ENVIRONMENT_FILE, environment_file(_variables(broker)))
+        return coordinator_unit(command, where, Path.cwd(), others, isolated=isolated)
+
+    for line in _coordinator_service(where).install(unit):
         click.echo(line)
     click.echo("molink service status says whether it runs, molink logs -f shows what it does.")
 
@@ -52,8 +55,12 @@ def install(up: tuple[str, ...]) -> None:
 @data_dir_option
 def remove(data_dir: str | None) -> None:
     """Stop the service; the cluster's data stay."""
-    for line in _coordinator_service(_folder(data_dir)).remove():
+    from molink.systemd.coordinator_unit import ENVIRONMENT_FILE
+
+    where = _folder(data_dir)
+    for line in _coordinator_service(where).remove():
         click.echo(line)
+    (where / ENVIRONMENT_FILE).unlink(missing_ok=True)
 
 
 @service.command("status")
@@ -84,18 +91,49 @@ def logs(follow: bool, lines: int, data_dir: str | None) -> None:
         raise UserError("journalctl is not installed: install systemd's journal.") from None
 
 
-def _checked_folders(words: Sequence[str]) -> tuple[Path, Path | None]:
-    """The folder of the coordinator that `molink up` would start with these words, and that of the
-    one that it replaces, if any.
+def _checked(words: Sequence[str]) -> tuple[Path, list[Path], str]:
+    """What `molink up` would read from these words and the environment: its data folder, that of
+    the coordinator that it replaces, if any, and its broker.
 
     Raises what `molink up` raises for words that it does not take.
     """
     from molink.cli.up import up
 
     with up.make_context("molink up", list(words)) as context:
-        replaced = context.params["replaces"]
-        found = Path(replaced).absolute() if replaced else None
-        return _folder(context.params["data_dir"]), found
+        wanted = context.params
+        replaced = [Path(one).absolute() for one in [wanted["replaces"]] if one]
+        return _folder(wanted["data_dir"]), replaced, wanted["broker"]
+
+
+def _without(words: Sequence[str], option: str) -> list[str]:
+    """The words without an option and its values."""
+    kept, left = [], iter(words)
+    for word in left:
+        if word == option:
+            next(left)
+        elif not word.startswith(f"{option}="):
+            kept.append(word)
+    return kept
+
+
+def _variables(broker: str) -> dict[str, str]:
+    """Variables with which the service starts: the caller's, and the broker, whose URL may hold a
+    password and is therefore no option."""
+    from molink.systemd.coordinator_unit import PASSED_ON
+
+    found = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
+    return {**found, "MOLINK_BROKER": broker}
+
+
+def _hub_folders() -> list[Path]:
+    """Folders in which the hub's client keeps models; they are made, as a sandbox cannot."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(os.environ.get("HF_HOME") or cache / "huggingface")
+    named = [home, *map(Path, filter(None, [os.environ.get("HF_HUB_CACHE")]))]
+    folders = [one.expanduser().absolute() for one in named]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    return folders
 
 
 def _folder(data_dir: str | None) -> Path:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from molink.engine.kernels.cpu.native_kernel import FOLDER_VARIABLE
 from molink.errors import UserError
+from molink.systemd.coordinator_unit import MADE_BY as COORDINATORS
 from molink_agent.service.unit import MADE_BY, unit_name, unit_text
 
 DATA = Path("/home/anna/.local/share/molink-agent")
@@ -88,7 +89,9 @@ def test_systemd_understands_every_line(tmp_path):
 
 def test_the_installer_knows_our_units():
     script = Path(__file__).parents[3] / "deploy" / "install.sh"
-    assert f"'^{MADE_BY}'" in script.read_text()
+    (pattern,) = re.findall(r"'(\^# Made by .*)'", script.read_text())
+    for made_by in (MADE_BY, COORDINATORS):
+        assert not subprocess.run(["grep", "-q", pattern], input=made_by, text=True).returncode
 
 
 SANDBOX = {

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from molink.api.callers import CALLERS
-from molink.api.keys.store import KEY_PREFIX
+from molink.api.keys.store import KEY_PREFIX, ROTATED_S
 from molink.errors import RingError
 from tests.api.access.keyed_server import MODEL, PROMPT, ask, bearer, post
 
@@ -178,6 +178,19 @@ async def test_a_key_expires(server, http):
     server.unix_s += 1
     status, error, _ = await post(http, server, key)
     assert status == 401 and "expired" in error["message"]
+
+
+async def test_a_rotated_keys_old_secret_leads_to_the_new_one(service, server, http):
+    old = server.key(name="anna")
+    new = server.store.rotate("anna", server.unix_s)[1]
+    assert (await post(http, server, old))[0] == 200
+    server.unix_s += ROTATED_S
+    status, error, _ = await post(http, server, old)
+    assert status == 401 and "replaced by a new one on 1970-01-12" in error["message"]
+    assert "key create" not in error["message"]
+    (told,) = [one.text for one in service.events.after(0) if one.kind == "key_refused"]
+    assert "was rotated on 1970-01-12" in told and "its old secret" in told
+    assert (await post(http, server, new))[0] == 200
 
 
 async def test_a_rate_is_told_and_kept(server, http):

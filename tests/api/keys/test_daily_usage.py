@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from molink.api.keys.daily_usage import DAY_S, DAYS_KEPT, DayUsage, day_of, until_next_day_s
 from molink.api.keys.live_keys import LiveKeys
-from molink.api.keys.store import KEEP_ENDED_S, TOKENS_PER_DAY_MAX, KeyStore, KeyUsage
+from molink.api.keys.store import KEEP_ENDED_S, KeyStore, KeyUsage
+from molink.api.keys.wishes import TOKENS_PER_DAY_MAX
 from molink.errors import UserError
 from molink.report.requests import KeyReport
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from molink.api.keys.store import (
-    CONCURRENCY_MAX,
     KEEP_ENDED_S,
     KEY_PREFIX,
     KEYS_MAX,
@@ -17,6 +16,7 @@ from molink.api.keys.store import (
     KeyUsage,
     digest_of,
 )
+from molink.api.keys.wishes import CONCURRENCY_MAX
 from molink.control.sqlite_file import open_database
 from molink.errors import UserError
 from molink_scheduler.request import PRIORITY_MAX
@@ -181,7 +181,8 @@ def test_a_rotated_key_has_two_secrets_for_a_day(store):
     found = store.by_digest()
     assert found[digest_of(second)] == key
     old = found[digest_of(first)]
-    assert old == replace(key, expires=NOW + ROTATED_S)
+    assert old == replace(key, expires=NOW + ROTATED_S, rotated=NOW)
+    assert [old.state(NOW + one) for one in (ROTATED_S - 1, ROTATED_S)] == ["usable", "rotated"]
     assert [record.key for record in store.list_keys()] == [key]
     _, third = store.rotate(key.key_id, NOW + 1)
     assert set(store.by_digest()) == {digest_of(second), digest_of(third)}
@@ -194,6 +195,7 @@ def test_a_rotated_key_expires_as_before(store):
     _, second = store.rotate(key.key_id, NOW + 1)
     for secret in (first, second):
         assert store.by_digest()[digest_of(secret)].expires == NOW + 60
+        assert store.by_digest()[digest_of(secret)].state(NOW + 60) == "expired"
     with pytest.raises(UserError, match="is expired"):
         store.rotate(key.key_id, NOW + 60)
     with pytest.raises(UserError, match="no usable key"):

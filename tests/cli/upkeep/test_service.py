@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from molink.cli.main import cli
 from molink.errors import UserError
-from molink.systemd.coordinator_unit import MADE_BY, coordinator_unit
+from molink.systemd.coordinator_unit import ENVIRONMENT_FILE, MADE_BY, PASSED_ON, coordinator_unit
 from tests.systemd.desk import made_desk
 
 DATA, HUB = Path("/home/anna/.local/share/molink"), Path("/home/anna/.cache/huggingface")
@@ -18,7 +18,8 @@ DATA, HUB = Path("/home/anna/.local/share/molink"), Path("/home/anna/.cache/hugg
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
-    monkeypatch.delenv("HF_HOME", raising=False)
+    for variable in (*PASSED_ON, "MOLINK_BROKER"):
+        monkeypatch.delenv(variable, raising=False)
     return made_desk(tmp_path, monkeypatch, "molink-coordinator", "molink")
 
 
@@ -43,6 +44,41 @@ def test_a_new_data_folder_is_made_as_a_sandbox_cannot(desk):
     said = run("service", "install", "demo", "--data-dir", str(folder)).output
     assert folder.is_dir() and not folder.stat().st_mode & 0o077
     assert "was started as" in said and "molink service status" in said, "it may end at once"
+
+
+def test_it_starts_with_the_environment_in_which_it_was_installed(desk, monkeypatch):
+    hub, cache = desk.home / "big disk", desk.home / "cache"
+    for name, value in (("HF_HOME", hub), ("HF_HUB_CACHE", cache), ("HF_TOKEN", 'a"\\b%c$d')):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MOLINK_BROKER", "mqtts://me:pass%21@host:8883")
+    run("service", "install", "demo")
+    unit, file = desk.unit.read_text(), desk.data_dir / ENVIRONMENT_FILE
+    assert file.read_text() == (
+        f'HF_HOME="{hub}"\nHF_HUB_CACHE="{cache}"\nHF_TOKEN="a\\"\\\\b%c$d"\n'
+        'MOLINK_BROKER="mqtts://me:pass%21@host:8883"\n'
+    )
+    assert file.stat().st_mode & 0o777 == 0o600 and f"\nEnvironmentFile={file}\n" in unit
+    assert f'ReadWritePaths=-"{hub}"\nReadWritePaths=-"{cache}"\n' in unit
+    assert hub.is_dir() and cache.is_dir() and "pass" not in unit
+    run("service", "remove")
+    assert not file.exists() and desk.data_dir.is_dir()
+
+
+@pytest.mark.parametrize("words", [("--broker", "mqtts://me:pass@host"), ("--broker=embedded",)])
+def test_a_broker_that_is_given_stands_in_no_command(desk, monkeypatch, words):
+    monkeypatch.setenv("MOLINK_BROKER", "mqtts://other:word@host")
+    run("service", "install", "demo", *words, "--broker-port", "0")
+    unit, file = desk.unit.read_text(), desk.data_dir / ENVIRONMENT_FILE
+    assert '"up" "demo" "--broker-port" "0" "--data-dir"' in unit
+    broker = words[-1].removeprefix("--broker=")
+    assert file.read_text() == f'MOLINK_BROKER="{broker}"\n'
+
+
+def test_what_no_service_can_hold_is_refused(desk, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "a\nLD_PRELOAD=b")
+    with pytest.raises(UserError, match="cannot hold"):
+        run("service", "install", "demo")
+    assert not desk.unit.exists()
 
 
 def test_another_model_takes_the_place_of_what_ran(desk):
@@ -80,6 +116,7 @@ def test_without_systemd_it_says_what_does_the_same(desk):
     desk.program("systemctl", "exit 1")
     with pytest.raises(UserError, match="`molink up` in a terminal does the same"):
         run("service", "install", "demo")
+    assert not (desk.data_dir / ENVIRONMENT_FILE).exists()
 
 
 def test_logs_are_the_journals(desk):
@@ -99,7 +136,7 @@ def test_systemd_understands_every_line(tmp_path, isolated):
     unit = tmp_path / "molink-coordinator.service"
     command = [shutil.which("true"), "up", "a b%c$d"]
     here = tmp_path / "a b%c"
-    unit.write_text(coordinator_unit(command, DATA, here, HUB, isolated=isolated))
+    unit.write_text(coordinator_unit(command, DATA, here, [HUB], isolated=isolated))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--user", str(unit)],
         capture_output=True,
@@ -112,6 +149,6 @@ def test_systemd_understands_every_line(tmp_path, isolated):
 
 
 def test_it_writes_to_its_own_folder_and_the_hubs_alone():
-    text = coordinator_unit(["/opt/molink"], DATA, Path("/srv"), HUB)
+    text = coordinator_unit(["/opt/molink"], DATA, Path("/srv"), [HUB])
     assert f'ReadWritePaths="{DATA}"\nReadWritePaths=-"{HUB}"' in text
     assert "ProtectSystem=strict" in text and "NoNewPrivileges=yes" in text
