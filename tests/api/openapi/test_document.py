@@ -92,7 +92,7 @@ async def test_the_page_asks_nobody_else(service, serve, http):
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
         page = await response.text()
     for path in re.findall(r'(?:src|href)="([^"]*)"', page):
-        async with http.get(url + path) as response:
+        async with http.get(f"{url}/{path}") as response:
             assert response.status == 200, path
     for file in FOLDER.glob("docs.*"):
         text = file.read_text()
