@@ -9,7 +9,7 @@ import pytest
 
 from molink.errors import UserError
 from molink_agent.limits.limits_file import LIMITS_FILE, LimitsFile
-from molink_agent.thanks import told as module
+from molink_agent.thanks import fetched as module
 from molink_agent.thanks.fetched import (
     THANKS_FILE,
     Rank,
