@@ -72,6 +72,7 @@ EXPECTED = {
     "key revoke": set(),
     "key rotate": set(),
     "logs": {"-f", "--follow"},
+    "models": {"--for"},
     "node forget": set(),
     "node list": {"--json"},
     "node move": {"--back", "--json"},
