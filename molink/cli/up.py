@@ -165,7 +165,7 @@ async def _start_agents_api(
     tls, kept = coordinator.agents_tls, settings.data_dir
     runner = await start_api(app, settings.host, port, tls, "--agents-port", data_dir=kept)
     stack.push_async_callback(runner.cleanup)
-    return Listening(runner, tls)
+    return Listening(runner, tls, kept)
 
 
 async def _start_users_api(
@@ -197,7 +197,7 @@ async def _start_users_api(
     runner = await start_api(app, settings.host, port, tls, data_dir=data_dir)
     stack.push_async_callback(runner.cleanup)
     stack.callback(cluster.live.freeze)  # Answers that this cuts short go on at the next start.
-    return Listening(runner, tls)
+    return Listening(runner, tls, data_dir)
 
 
 async def _take_over(
