@@ -320,7 +320,7 @@ def _check_quota(keys: LiveKeys, key: ApiKey) -> None:
         wait_s = until_next_day_s(keys.clock())
         raise ApiError(
             f"Your key has {key.tokens_per_day:,} tokens a day, and they are spent: wait "
-            f"{_duration(wait_s)}, until midnight UTC.",
+            f"{_in_words(wait_s)}, until midnight UTC.",
             status=429,
             code="insufficient_quota",
             headers={"Retry-After": str(math.ceil(wait_s))},
@@ -333,6 +333,12 @@ def _duration(seconds: float) -> str:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(math.ceil(seconds), 60)
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _in_words(seconds: float) -> str:
+    """What is left of a day, for people: 18 h 3 min."""
+    hours, minutes = divmod(math.ceil(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 # -- web pages ------------------------------------------------------------------------------------

@@ -58,6 +58,9 @@ class RefusedBody:
 REFUSED_BODY = web.RequestKey("refused_body", RefusedBody)
 """Another coordinator may serve that model."""
 
+SERVED_ELSEWHERE: web.RequestKey[tuple[str, ...]] = web.RequestKey("served_elsewhere", tuple)
+"""Names of models that another coordinator serves in place of this one."""
+
 CONTAINERS_MAX = 80_000
 """Lists and objects of a body: five for each message of the longest conversation, or those of two
 megabytes of tools. A MiB can hold 350,000 empty ones, which take Python's collector 150 ms; so many
@@ -116,7 +119,7 @@ async def checked_body(
         is_short = len(raw) <= ON_LOOP_BYTES_MAX
         body = read() if is_short else await in_worker(read)
         try:
-            check_model(body.model, card)
+            check_model(body.model, card, request.get(SERVED_ELSEWHERE, ()))
         except ApiError:
             request[REFUSED_BODY] = RefusedBody(body.model, bytes(raw))
             raise

@@ -14,7 +14,7 @@ request gives with n = 1.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -65,9 +65,10 @@ SEED_STEP = 0x9E3779B97F4A7C15
 """Step between seeds, 2**64 divided by the golden ratio, odd: choices' seeds land far apart."""
 
 
-def check_model(name: str | None, card: ModelCard) -> None:
-    """Raise a 404 unless `name` is one of the served model's or absent."""
-    if name is not None and name not in card.names:
+def check_model(name: str | None, card: ModelCard, elsewhere: Collection[str] = ()) -> None:
+    """Raise a 404 unless `name` is absent, or one of the served model's that is not served
+    `elsewhere`."""
+    if name is not None and (name not in card.names or name in elsewhere):
         raise ApiError(
             f"The model '{name[:NAME_CHARS_SHOWN]}' is not served here: use '{card.shown_name}'.",
             status=404,

@@ -146,25 +146,27 @@ async def start_api(
         await runner.cleanup()
         raise UserError(_why_not(error, host, port, option)) from error
     if data_dir is not None:
-        await _listen_to_owner(runner, data_dir)
+        await _listen_to_owner(runner, data_dir, runner.addresses[0][1])
     return runner
 
 
 async def listen_too(
-    runner: web.AppRunner, host: str, port: int, tls: SSLContext | None = None
+    runner: web.AppRunner, host: str, port: int, tls: SSLContext | None, data_dir: Path
 ) -> None:
-    """Serve at another port what `start_api` has begun to serve, for as long. Raises UserError."""
+    """Serve at another port what `start_api` has begun to serve, for as long; its owner's commands
+    reach it in `data_dir` by that port, too. Raises UserError."""
     guard = ConnectionGuard(ConnectionLimits.of_process())
     site = GuardedSite(runner, host, port, guard=guard, backlog=BACKLOG, ssl_context=tls)
     try:
         await site.start()
     except (OSError, OverflowError) as error:
         raise UserError(_why_not(error, host, port)) from error
+    await _listen_to_owner(runner, data_dir, port)
 
 
-async def _listen_to_owner(runner: web.AppRunner, data_dir: Path) -> None:
-    """Serve the same at the data directory's socket, where one can be made."""
-    path = api_socket(data_dir, runner.addresses[0][1])
+async def _listen_to_owner(runner: web.AppRunner, data_dir: Path, port: int) -> None:
+    """Serve the same at the data directory's socket of this port, where one can be made."""
+    path = api_socket(data_dir, port)
     try:
         await OwnersSite(runner, path).start()
     except OSError as error:

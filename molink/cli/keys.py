@@ -39,6 +39,10 @@ RATE = re.compile(r"(\d{1,9})(?:/min)?")
 DAY_FIELDS = ("day", "key_id", "name", "requests", "prompt_tokens", "answer_tokens", "refused")
 """Columns of a key's usage by day."""
 
+NOTHING_WRITTEN = (
+    "Nothing is written down that was asked with a key within the last {since}: a server that runs "
+    "writes every {period_s:.0f} s."
+)
 SHOWN_ONCE = "Nobody can show this key again: keep it like a password. It holds from now on."
 
 
@@ -136,6 +140,8 @@ def list_keys(as_json: bool, data_dir: str | None) -> None:
 @data_dir_option
 def show_usage(since: str, as_csv: bool, as_json: bool, data_dir: str | None) -> None:
     """Show what was asked with each key on each day (of UTC), ended keys too."""
+    from molink.api.keys.live_keys import PERIOD_S
+
     begins = time.time() - duration_s("--since", since)
     with _store_if_any(data_dir) as store:
         rows = [asdict(one) for one in store.days_since(begins)] if store else []
@@ -144,7 +150,7 @@ def show_usage(since: str, as_csv: bool, as_json: bool, data_dir: str | None) ->
         writer.writeheader()
         writer.writerows(rows)
         return
-    show_rows(rows, as_json, f"Nothing was asked with a key within the last {since}.")
+    show_rows(rows, as_json, NOTHING_WRITTEN.format(since=since, period_s=PERIOD_S))
 
 
 @key.command("rotate")

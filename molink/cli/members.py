@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.own_server import live_nodes
+from molink.cli.own_server import is_taken, live_nodes
 from molink.cli.upkeep.moving import UNSEEN, move_nodes
 from molink.printable import printable_line
 from molink.terminal.amounts import layers_text
@@ -124,7 +124,13 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
         rows = [_node_row(row) for row in rows]
     show_rows(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
     if live is None and not as_json:
-        click.echo(f"What they do now is not known: no coordinator answers at {url}.", err=True)
+        click.echo(f"What they do now is not known: {_who_answers(url)}.", err=True)
+
+
+def _who_answers(url: str | None) -> str:
+    if url is None or not is_taken(url):
+        return f"no coordinator answers at {url}"
+    return f"no coordinator of this --data-dir answers, but another server does at {url}"
 
 
 node.add_command(move_nodes)

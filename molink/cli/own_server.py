@@ -118,6 +118,16 @@ def own_socket(port: int, data_dir: str | None) -> Path | None:
     return None
 
 
+def is_taken(url: str) -> bool:
+    """Whether anybody listens on this machine at the port of `url`."""
+    with (
+        suppress(OSError),
+        socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), ANSWER_WITHIN_S),
+    ):
+        return True
+    return False
+
+
 def live_nodes(url: str | None, data_dir: str | None) -> dict[str, Mapping[str, Any]] | None:
     """`nodes` of GET /cluster by id; None when this data directory's own coordinator, whose API is
     at `url`, does not answer. Nobody else is asked."""

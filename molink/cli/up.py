@@ -165,7 +165,7 @@ async def _start_agents_api(
     tls, kept = coordinator.agents_tls, settings.data_dir
     runner = await start_api(app, settings.host, port, tls, "--agents-port", data_dir=kept)
     stack.push_async_callback(runner.cleanup)
-    return Listening(runner, tls)
+    return Listening(runner, tls, kept)
 
 
 async def _start_users_api(
@@ -192,12 +192,13 @@ async def _start_users_api(
     add_catalogue_route(app, coordinator.catalogue)
     assert cluster.cell is not None, "agents may be of one LAN"
     add_cell_routes(app, cluster.cell)
-    app.middlewares.append(users_led_on(partial(successor_of, coordinator.registry)))
+    successor = partial(successor_of, coordinator.registry)
+    app.middlewares.append(users_led_on(successor, lambda: cluster.service.is_handed_over))
     tls = api_tls(settings.api, data_dir, access)
     runner = await start_api(app, settings.host, port, tls, data_dir=data_dir)
     stack.push_async_callback(runner.cleanup)
     stack.callback(cluster.live.freeze)  # Answers that this cuts short go on at the next start.
-    return Listening(runner, tls)
+    return Listening(runner, tls, data_dir)
 
 
 async def _take_over(

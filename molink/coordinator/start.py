@@ -180,7 +180,8 @@ def _cluster(
         audits=AuditSettings.of(settings.audit_share, settings.data_dir, config),
         lending=lending,
     )
-    tasks.create_task(LettingGo(hub, partial(_goes_over, made.service.events)).run())
+    goes_over = partial(_goes_over, made.service.events)
+    tasks.create_task(LettingGo(hub, goes_over, made.service.hand_over).run())
     return made
 
 

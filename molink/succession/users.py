@@ -9,7 +9,7 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from molink.api.body import REFUSED_BODY
+from molink.api.body import REFUSED_BODY, SERVED_ELSEWHERE
 from molink.api.callers import CALLERS, caller_of
 from molink.api.errors import ApiError
 from molink.control.registry.succession import Successor
@@ -21,12 +21,16 @@ ANSWER_PATHS = ("/generate/", "/v1/responses/")
 """Below them answers are asked for by ids, of which each coordinator knows its own."""
 
 
-def users_led_on(successor: Callable[[], Successor | None]) -> Middleware:
+def users_led_on(
+    successor: Callable[[], Successor | None], is_handed_over: Callable[[], bool]
+) -> Middleware:
     """Middleware inside the check of keys: what this coordinator does not serve and its successor
-    does is answered by that."""
+    does is answered by that; so are names of both once it has handed all PCs over."""
 
     @web.middleware
     async def led_on(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if is_handed_over() and (after := successor()) is not None:
+            request[SERVED_ELSEWHERE] = after.models
         try:
             response = await handler(request)
         except ApiError as error:

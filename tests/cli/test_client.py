@@ -11,6 +11,9 @@ from molink.cli.client.chat import chat
 from molink.cli.client.generate import generate
 from molink.cli.client.status import status
 from molink.errors import UserError
+from molink.report.cluster import ClusterReport
+from molink.report.plain import from_plain
+from tests.dashboard.scenes import cluster
 
 
 def run(command, *arguments, **options):
@@ -111,14 +114,32 @@ def test_the_server_may_come_from_the_environment_as_openais_clients_have_it(
 
 
 def test_status_says_what_is_served(url, service, monkeypatch):
+    report = replace(service.cluster(), model="tiny")
+    monkeypatch.setattr(service, "cluster", lambda: report)
     told = json.loads(run(status, "--url", url, "--json"))
     assert (told["url"], told["unready_reason"], told["running"]) == (url, None, 0)
     out = run(status, "--url", url)
-    assert out.startswith(f"{told['model']} at {url}. It serves.\nRequests: 0 running, 0 waiting.")
+    assert out.startswith(f"tiny at {url}. It serves.\nRequests: 0 running, 0 waiting.")
     report = replace(service.cluster(), unready_reason="Stage 2 is loading.")
     monkeypatch.setattr(service, "cluster", lambda: report)
     result = CliRunner().invoke(status, ["--url", url])
     assert result.exit_code == 1 and "Stage 2 is loading." in result.output
+
+
+def test_status_numbers_rings_as_they_are_and_names_the_model_as_users_do(
+    url, service, monkeypatch
+):
+    (ring,) = cluster()["rings"]
+    report = from_plain(
+        ClusterReport, cluster(rings=[ring | {"ring": 7}, ring | {"ring": 4}], model="tiny")
+    )
+    monkeypatch.setattr(service, "cluster", lambda: report)
+    monkeypatch.setattr(service, "card", replace(service.card, served_names=("ours", "other")))
+    lines = run(status, "--url", url).splitlines()
+    assert lines[0].startswith(f"ours (tiny) at {url}.")
+    assert [line.partition(",")[0] for line in lines[2:4]] == ["Ring 4", "Ring 7"]
+    told = json.loads(run(status, "--url", url, "--json"))
+    assert [ring[0]["ring"] for ring in told["rings"]] == [4, 7]
 
 
 def test_bench_prints_a_table_and_writes_json(url, tmp_path):

@@ -128,7 +128,8 @@ def test_a_list_has_what_was_used(home):
 
 
 def test_usage_of_each_day_as_a_table_as_json_and_as_csv(home):
-    assert "Nothing was asked with a key within the last 7d" in run("usage", "--since=7d").output
+    told = run("usage", "--since=7d").output
+    assert "Nothing is written down" in told and "last 7d" in told and "every 10 s" in told
     run("create", "--name", "anna, the first", "--tokens-per-day", "1000", "--concurrency", "2")
     assert (listed()[0]["tokens_per_day"], listed()[0]["concurrency"]) == (1000, 2)
     store = KeyStore.open(home)

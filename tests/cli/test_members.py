@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import sqlite3
 import time
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from molink.api.keys.live_keys import LiveKeys
 from molink.api.keys.store import KEY_PREFIX, KeyStore
 from molink.cli.main import cli
 from molink.cli.members import UNSEEN
-from molink.cli.own_server import live_nodes
+from molink.cli.own_server import is_taken, live_nodes
 from molink.config.data_dir import api_socket, data_dir
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
@@ -178,9 +179,19 @@ def test_nodes_are_listed_and_removed(registry):
     assert node.password not in run("node", "list", "--json") + run("node", "list")
 
 
-def test_a_list_of_nodes_says_what_each_does_now(registry, live):
+def test_a_port_is_taken_while_anybody_listens_there():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://192.0.2.1:{server.getsockname()[1]}"
+        assert is_taken(url)
+    assert not is_taken(url)
+
+
+def test_a_list_of_nodes_says_what_each_does_now(registry, live, monkeypatch):
     node = join(registry, made())
+    monkeypatch.setattr("molink.cli.members.is_taken", lambda url: False)
     assert "no coordinator answers at http://10.0.0.1:8000" in run("node", "list")
+    monkeypatch.setattr("molink.cli.members.is_taken", lambda url: True)
+    assert "another server does at http://10.0.0.1:8000" in run("node", "list")
     now = {"state": "standby", "layers": None, "device": "cpu", "reason": "would slow the ring"}
     live["nodes"] = {node.node_id: now}
     header, line = run("node", "list").splitlines()

@@ -58,12 +58,12 @@ async def http():
         yield session
 
 
-async def old_and_new(servers, old, new):
+async def old_and_new(servers, old, new, is_handed_over=bool):
     """URL of the old one's API, which knows of the new one's."""
     port = await servers.start(create_app(new))
-    after = Successor(str(servers.folder), port, 0, NEW.names)
+    after = Successor(str(servers.folder), port, 0, new.card.names)
     app = create_app(old)
-    app.middlewares.append(users_led_on(lambda: after))
+    app.middlewares.append(users_led_on(lambda: after, is_handed_over))
     return f"http://127.0.0.1:{await servers.start(app)}"
 
 
@@ -107,7 +107,7 @@ async def test_what_neither_serves_is_refused_here(servers, http):
 async def test_while_the_other_is_away_its_users_come_back_later(servers, http):
     after = Successor(str(servers.folder), 1, 1, ("new",))
     app = create_app(FakeService())
-    app.middlewares.append(users_led_on(lambda: after))
+    app.middlewares.append(users_led_on(lambda: after, bool))
     url = f"http://127.0.0.1:{await servers.start(app)}"
     async with http.post(f"{url}/v1/completions", json=ASKED | {"model": "new"}) as response:
         assert response.status == 503
@@ -125,6 +125,19 @@ async def test_a_compressed_body_is_passed_on_as_it_is_without_that_header(serve
         assert response.status == 200 and new.requests
 
 
+async def test_a_name_of_both_is_answered_here_until_all_pcs_are_there(servers, http):
+    left = []
+    old = FakeService()
+    new = FakeService(card=replace(NEW, served_names=("new", CARD.name)))
+    url = await old_and_new(servers, old, new, lambda: bool(left))
+    asked = ASKED | {"model": CARD.name}
+    for count in ((1, 0), (1, 1)):
+        async with http.post(f"{url}/v1/completions", json=asked) as response:
+            assert response.status == 200
+        assert (len(old.requests), len(new.requests)) == count
+        left.append("all")
+
+
 async def test_a_model_of_both_is_listed_once(servers, http):
     url = await old_and_new(servers, FakeService(), FakeService(card=CARD))
     async with http.get(f"{url}/v1/models") as response:
@@ -135,7 +148,9 @@ async def test_a_body_that_is_passed_on_counts_as_held_until_it_is_answered(serv
     new = FakeService(card=NEW, events_before_hold=1)
     port = await servers.start(create_app(new))
     app = create_app(FakeService())
-    app.middlewares.append(users_led_on(lambda: Successor(str(servers.folder), port, 0, NEW.names)))
+    app.middlewares.append(
+        users_led_on(lambda: Successor(str(servers.folder), port, 0, NEW.names), bool)
+    )
     url = f"http://127.0.0.1:{await servers.start(app)}"
     body = ASKED | {"model": "new", "stream": True, "max_tokens": 5}
     async with asyncio.timeout(10), http.post(f"{url}/v1/completions", json=body):

@@ -27,7 +27,7 @@ def joined_directory(given: str | None, remedy: str) -> Path:
     where = directory(given)
     if not (where / MEMBERSHIP_FILE).exists():
         raise UserError(
-            f"This PC has not joined a cluster (nothing is kept in {where}): `molink agent join "
-            f"INVITE` {remedy}"
+            f"This PC has not joined a cluster, or has left it ({where} holds no membership): "
+            f"`molink agent join INVITE` {remedy}"
         )
     return where

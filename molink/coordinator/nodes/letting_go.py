@@ -7,13 +7,18 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from molink.control.registry.succession import moved_pcs
+from molink.control.registry.succession import moved_pcs, successor_of
 from molink.coordinator.nodes.hub import ControlHub
 from molink.coordinator.nodes.node import Node
 from molink.errors import ErrorGuard
 
 LOOK_S = 1.0
 """Seconds between two looks at who was moved."""
+
+ALL_WENT = (
+    "Its PCs were handed to the coordinator that takes over from this one: ask for {model!r}, at "
+    "the same address."
+)
 
 
 @dataclass(slots=True)
@@ -23,6 +28,9 @@ class LettingGo:
     hub: ControlHub
     told: Callable[[Node], None]
     """Called with a node that is to go, once."""
+    all_went: Callable[[str], None]
+    """Called at each look: with a sentence for users while nobody is left here, else an empty
+    one."""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Letting PCs go"))
     _going: dict[str, bool] = field(default_factory=dict)
     """Nodes that are to go, and whether an operator had drained them before."""
@@ -47,8 +55,14 @@ class LettingGo:
                 self.hub.book.drained.discard(node.node_id)  # No order, which would be kept.
             if not node.is_assigned:
                 self._shut_out(node)
+        self.all_went(self._sentence(moved))
         known = self.hub.book.nodes
         self._going = {one: before for one, before in self._going.items() if one in known}
+
+    def _sentence(self, moved: frozenset[str]) -> str:
+        is_left = any(node.is_here and node.pc not in moved for node in self.hub.book)
+        after = successor_of(self.hub.registry) if moved and not is_left else None
+        return "" if after is None else ALL_WENT.format(model=after.models[0])
 
     def _keep(self, moved: frozenset[str]) -> None:
         """Let those serve again that were to go, and are taken back before they went; one that its

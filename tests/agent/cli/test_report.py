@@ -85,6 +85,7 @@ def test_a_ledger_that_cannot_be_read_stays_and_is_named(home):
     assert (home / GIVEN_FILE).is_dir()
 
 
-def test_a_pc_that_has_not_joined_is_told_how(tmp_path):
-    with pytest.raises(UserError, match="has not joined a cluster"):
+def test_a_pc_that_has_not_joined_or_has_left_is_told_how(tmp_path):
+    (tmp_path / "identity.json").touch()
+    with pytest.raises(UserError, match=r"or has left it \(\S+ holds no membership"):
         run(tmp_path)

@@ -214,8 +214,10 @@ async def test_a_quota_of_tokens_ends_with_the_day(server, http):
     await server.keys.settle(server.store)
     status, error, headers = await post(http, server, key)
     assert (status, error["code"]) == (429, "insufficient_quota")
-    assert "3 tokens a day" in error["message"] and "midnight UTC" in error["message"]
     wait_s = int(headers["Retry-After"])
+    hours, minutes = divmod(-(-wait_s // 60), 60)
+    assert "3 tokens a day" in error["message"]
+    assert f"wait {hours} h {minutes} min, until midnight UTC" in error["message"]
     assert (await post(http, server, other))[0] == 200
     server.unix_s += wait_s
     assert (await post(http, server, key))[0] == 200

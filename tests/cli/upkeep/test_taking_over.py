@@ -8,10 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner
 
 from molink.api.keys.store import KeyStore
+from molink.api.server import free_ports, start_api
 from molink.cli.main import cli
+from molink.cli.own_server import socket_of
+from molink.cli.upkeep.listening import Listening
 from molink.cli.upkeep.taking_over import (
     Following,
     TakingOver,
@@ -193,6 +197,20 @@ async def test_the_ports_come_when_the_old_one_ends_and_it_cannot_start_again(
         assert registry.url == "https://home:8003" and not moved_pcs(registry)
         assert Ports.of(registry) == taken, "who replaces this one takes them as well"
         assert successor_of(before) == own, "a PC was moved: it comes back"
+
+
+async def test_owners_are_let_in_by_a_port_that_was_taken_over_too():
+    with tempfile.TemporaryDirectory(prefix="m") as folder:
+        runner = await start_api(web.Application(), "127.0.0.1", 0, data_dir=Path(folder))
+        try:
+            (port,) = free_ports("127.0.0.1", 1)
+            url = f"http://127.0.0.1:{port}"
+            assert socket_of(url, folder) is None
+            await Listening(runner, None, Path(folder)).also_at("127.0.0.1", port)
+            assert socket_of(url, folder) == api_socket(Path(folder), port)
+        finally:
+            await runner.cleanup()
+        assert socket_of(url, folder) is None
 
 
 def test_nobody_is_moved_without_another_coordinator(old):

@@ -6,8 +6,9 @@ import pytest
 
 from molink.control.messages.assignment import Assignment
 from molink.control.registry.registry import Registry
-from molink.control.registry.succession import set_moved
+from molink.control.registry.succession import Successor, set_moved, set_successor
 from molink.coordinator.nodes.letting_go import LettingGo
+from molink.coordinator.nodes.node import Node
 from molink.coordinator.nodes.node_book import NodeBook
 
 
@@ -25,8 +26,9 @@ def going(registry):
     hub = SimpleNamespace(book=NodeBook(), registry=registry, access=access)
     for name in ("a", "b"):
         hub.book.node(name * 16)
-    made = LettingGo(hub, lambda node: told.append(node.node_id))
-    return SimpleNamespace(look=made.look, book=hub.book, out=out, told=told)
+    users = []
+    made = LettingGo(hub, lambda node: told.append(node.node_id), users.append)
+    return SimpleNamespace(look=made.look, book=hub.book, out=out, told=told, users=users)
 
 
 def test_who_serves_is_drained_and_goes_when_its_ring_has_let_it(registry, going, monkeypatch):
@@ -43,6 +45,18 @@ def test_who_serves_is_drained_and_goes_when_its_ring_has_let_it(registry, going
     node.assignment = None
     going.look()
     assert going.out == [node.node_id] and set(going.book.nodes) == {stays.node_id}
+
+
+def test_users_hear_of_the_other_model_while_nobody_is_left_here(registry, going, monkeypatch):
+    set_successor(registry, Successor("next", 1, 2, ("new", "old")))
+    monkeypatch.setattr(Node, "is_here", True)
+    for moved in ([], ["a" * 16], ["a" * 16, "b" * 16]):
+        set_moved(registry, moved)
+        going.look()
+    assert going.users[:2] == ["", ""] and "ask for 'new', at the same" in going.users[2]
+    set_moved(registry, [])
+    going.look()
+    assert going.users[3] == ""
 
 
 def test_who_comes_back_serves_again(registry, going):

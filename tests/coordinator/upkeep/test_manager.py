@@ -1,6 +1,7 @@
 """The manager's loop over nodes that answer at once: rings come, go and are handed over."""
 
 import asyncio
+import math
 import time
 from dataclasses import replace
 
@@ -139,6 +140,21 @@ async def test_who_would_wait_too_long_for_a_ring_hears_how_far_it_is(monkeypatc
         with pytest.raises(RingError, match="PC"):
             await w.service.until_taken()
         assert not w.service._newcomers_waiting
+
+
+async def test_once_all_pcs_were_handed_over_newcomers_are_refused_at_once(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        w.service.hand_over("Ask for 'new'.")
+        assert w.service.unready_reason is None and not w.service.is_handed_over
+        w.clients[0].lost.set_result(RingError("a is lost."))
+        await w.until(lambda: w.service.is_handed_over)
+        w.service.intake = Intake(wait_s_max=math.inf)
+        with pytest.raises(RingError, match="Ask for 'new'"):
+            await w.service.until_taken()
+        w.service.hand_over("")
+        assert "Ask" not in w.service.unready_reason
 
 
 async def test_a_node_that_leaves_is_replaced_and_its_ring_ends_what_it_was_doing(monkeypatch):
