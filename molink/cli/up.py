@@ -39,8 +39,8 @@ NEXT_STEP = (
     "order; who has joined stays a member."
 )
 HANDED = (
-    "It has no PCs of its own: `molink node move NAME --data-dir {old}` hands it some of the "
-    "coordinator that it replaces, where new ones join until that has ended."
+    "It has no PCs of its own: `molink node move NAME --data-dir {old}` hands it those of the "
+    "coordinator that it replaces; new ones join there until that has ended."
 )
 
 
