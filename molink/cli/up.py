@@ -11,7 +11,7 @@ import click
 from molink.cli.help.sections import UP as SECTIONS
 from molink.cli.options import model_argument, settings_options
 from molink.cli.serve import WHERE
-from molink.cli.upkeep.taking_over import check_old, copy_cluster
+from molink.cli.upkeep.taking_over import check_old, copy_cluster, runs
 from molink.cli.watching import Watching, watch_options
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
@@ -37,6 +37,10 @@ NEXT_STEP = (
     "Type that line, whole, on each PC that shall help; MoLink must be installed there. It lets "
     "{uses} PCs in within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends this in "
     "order; who has joined stays a member."
+)
+HANDED = (
+    "It has no PCs of its own: `molink node move NAME --data-dir {old}` hands it those of the "
+    "coordinator that it replaces; new ones join there until that has ended."
 )
 
 
@@ -82,8 +86,7 @@ async def _serve(
     from molink.coordinator.start import start_coordinator
 
     port, agents_port = _ports(settings)
-    if settings.replaces:
-        await asyncio.to_thread(_copy_old, settings)
+    is_beside = bool(settings.replaces) and await asyncio.to_thread(_copy_old, settings)
     cors = CorsRules.of(settings.api.cors_origins)
     coordinator = await stack.enter_async_context(start_coordinator(settings, port, agents_port))
     cluster = coordinator.cluster
@@ -94,7 +97,10 @@ async def _serve(
     users = await _start_users_api(settings, coordinator, access, metrics, port, stack)
     if settings.replaces:
         await _take_over(settings, coordinator, (users, agents), shown, stack)
-    _announce(coordinator.registry, settings, port, shown)
+    if is_beside:
+        _announce_beside(settings, port, shown)
+    else:
+        _announce(coordinator.registry, settings, port, shown)
     if access.hint is not None:
         shown.hint(access.hint)
     shown.hint(access.rules)
@@ -102,11 +108,13 @@ async def _serve(
     await _show(cluster, ready_url, shown)
 
 
-def _copy_old(settings: UpSettings) -> None:
-    """Have the cluster of the coordinator that is replaced. Raises UserError where it cannot be."""
+def _copy_old(settings: UpSettings) -> bool:
+    """Have the cluster of the coordinator that is replaced; whether that one runs. Raises UserError
+    where it cannot be."""
     old, new = Path(settings.replaces), settings.data_dir
     check_old(old, new, settings.host, api_tls=settings.api.api_tls)
     copy_cluster(old, new)
+    return runs(old)
 
 
 def _ports(settings: UpSettings) -> tuple[int, int]:
@@ -187,13 +195,16 @@ async def _start_users_api(
     from molink.succession.users import users_led_on
 
     cluster, data_dir = coordinator.cluster, settings.data_dir
+    service = cluster.service
     app = users_app(settings.api, settings.served, cluster, access, metrics, data_dir)
     add_plan_route(app, cluster.service.model.name, coordinator.plan)
     add_catalogue_route(app, coordinator.catalogue)
     assert cluster.cell is not None, "agents may be of one LAN"
     add_cell_routes(app, cluster.cell)
     successor = partial(successor_of, coordinator.registry)
-    app.middlewares.append(users_led_on(successor, lambda: cluster.service.is_handed_over))
+    app.middlewares.append(
+        users_led_on(successor, lambda: service.unready_reason == service.handed_over)
+    )
     tls = api_tls(settings.api, data_dir, access)
     runner = await start_api(app, settings.host, port, tls, data_dir=data_dir)
     stack.push_async_callback(runner.cleanup)
@@ -251,6 +262,12 @@ def _announce(registry: "Registry", settings: UpSettings, port: int, shown: "Sta
     shown.result(f"molink agent join {invite.text}")
     shown.hint(WHERE.format(url=settings.api_url(port)))
     shown.hint(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
+
+
+def _announce_beside(settings: UpSettings, port: int, shown: "StatusLine") -> None:
+    shown.result(f"listening {settings.api_url(port)}")
+    shown.hint(WHERE.format(url=settings.api_url(port)))
+    shown.hint(HANDED.format(old=settings.replaces))
 
 
 async def _show(cluster: "Cluster", ready_url: str | None, shown: "StatusLine") -> None:

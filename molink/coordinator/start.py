@@ -40,13 +40,14 @@ from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.reports.expiries import certificates_shown, invites_report
+from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.intake import Intake
 from molink.coordinator.requests.prefill_rings import RingRoles, check_roles
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.coordinator.upkeep.blame import Blame
 from molink.coordinator.upkeep.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
-from molink.coordinator.upkeep.settings import ManagerSettings
+from molink.coordinator.upkeep.settings import NOBODY_HANDED, NOBODY_JOINED, ManagerSettings
 from molink.json_object import JsonObject
 from molink.report.cluster import CertificateReport, ClusterReport, RelayReport
 from molink.serving.drafter import draft_model, tail_drafts
@@ -172,6 +173,7 @@ def _cluster(
             ring.standbys,
             ring.shadow,
             recoveries=RecoveryFiles(settings.data_dir / "recoveries"),
+            nobody=NOBODY_HANDED if settings.replaces else NOBODY_JOINED,
         ),
         intake=replace(Intake.of(settings.api), roles=RingRoles(pairs.roles, pairs.place)),
         live=stores.live,
@@ -181,7 +183,7 @@ def _cluster(
         lending=lending,
     )
     goes_over = partial(_goes_over, made.service.events)
-    tasks.create_task(LettingGo(hub, goes_over, made.service.hand_over).run())
+    tasks.create_task(LettingGo(hub, goes_over, partial(_all_went, made.service)).run())
     return made
 
 
@@ -211,6 +213,10 @@ def _ring_settings(settings: UpSettings) -> str:
     speaks, served = own_protocols().newest, settings.served
     terms = settings.ring.terms(settings.api)
     return repr((speaks, served.model, served.dtype, served.kv_dtype, settings.ring.drafter, terms))
+
+
+def _all_went(service: ClusterService, sentence: str) -> None:
+    service.handed_over = sentence
 
 
 def _best_plan(

@@ -2,12 +2,12 @@
 
 import asyncio
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from rich.console import Console
 
-from molink.cli.up import _announce, _show
+from molink.cli.up import _announce, _announce_beside, _show
 from molink.config.setting import settings_of
 from molink.config.settings import UpSettings
 from molink.coordinator.reports import cluster_news
@@ -64,6 +64,13 @@ async def test_the_invite_is_on_standard_output_and_what_to_do_with_it_is_not(se
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["listening http://192.0.2.1:8000", "molink agent join molink1-abc"]
     assert "lets 5 PCs in" in " ".join(written.getvalue().replace("\n", " ").split())
+
+
+async def test_one_beside_another_says_how_it_comes_by_pcs_and_prints_no_invite(settings, capsys):
+    written, shown = onlooker()
+    _announce_beside(replace(settings, replaces="old"), 8000, shown)
+    assert capsys.readouterr().out == "listening http://192.0.2.1:8000\n"
+    assert "molink node move NAME --data-dir old" in " ".join(written.getvalue().split())
 
 
 async def test_too_many_invites_keep_nobody_from_serving(settings, capsys):

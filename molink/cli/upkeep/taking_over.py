@@ -60,11 +60,11 @@ def check_old(old: Path, new: Path, host: str, *, api_tls: bool) -> None:
     if other and other.folder != str(new.absolute()) and own_socket(other.port, other.folder):
         raise UserError(f"The coordinator of {other.folder} takes over from {old}: end it first.")
     free = [port for port in ports if port and is_free(host, port)]
-    if free and _runs(old):
+    if free and runs(old):
         raise UserError(ELSEWHERE.format(old=old, port=free[0]))
 
 
-def _runs(old: Path) -> bool:
+def runs(old: Path) -> bool:
     """Whether a coordinator runs with this folder."""
     from molink.config.data_dir import only_one
     from molink.coordinator.start import LOCK_FILE

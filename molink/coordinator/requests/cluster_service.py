@@ -97,12 +97,8 @@ class ClusterService:
         """Why requests are refused; None while a ring is open and the intake is."""
         if self.intake_paused:
             return INTAKE_PAUSED
-        return None if any(ring.is_open for ring in self.rings) else self._why_none
-
-    @property
-    def is_handed_over(self) -> bool:
-        """Whether another coordinator has all PCs, and no ring is left here."""
-        return bool(self.handed_over) and not any(ring.is_open for ring in self.rings)
+        serves = any(ring.is_open for ring in self.rings)
+        return None if serves else self.handed_over or self.progress
 
     @property
     def overload(self) -> OverloadedError | None:
@@ -113,11 +109,6 @@ class ClusterService:
         """Refuse new requests, or take them again."""
         self.intake_paused = paused
         self._changed.send()
-
-    def hand_over(self, sentence: str) -> None:
-        """Nobody comes any more who could serve, as the sentence says; an empty one: somebody
-        may."""
-        self.handed_over = sentence
 
     def clear_caches(self) -> None:
         """Let all rings forget what they have cached."""
@@ -171,10 +162,6 @@ class ClusterService:
         is_built_anew = self._has_served and not any(ring.is_open for ring in self.rings)
         has_room = self._newcomers_waiting < WAITING_FOR_RING_MAX
         return is_built_anew and not (self.intake_paused or self.handed_over) and has_room
-
-    @property
-    def _why_none(self) -> str:
-        return self.handed_over or self.progress
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
@@ -313,12 +300,12 @@ class ClusterService:
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):
             if not accepted and not self.rings:
-                raise RingError(self._why_none)
+                raise RingError(self.handed_over or self.progress)
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     await self._changed.wait()
             except TimeoutError:
-                raise RingError(self._why_none) from None
+                raise RingError(self.handed_over or self.progress) from None
         others = [ring for ring in rings if ring is not avoided]
         return [ring for ring in others if ring.number not in request.avoids] or others or rings
 

@@ -182,6 +182,7 @@ class ClusterManager:
             measuring_paths=measuring,
             failure=self.last_failure,
             shortage=self.plan.shortage,
+            nobody=self.settings.nobody,
         )
         if self._take_over.waiting:
             self.service.progress = self._take_over.sentence()

@@ -18,6 +18,7 @@ from molink.coordinator.nodes.slowdown import (
 from molink.coordinator.planning.cluster_plan import PlannedRing, Planner
 from molink.coordinator.ring.agent_stage import AgentStage
 from molink.coordinator.upkeep.ring_supervisor import RingState, RingSupervisor
+from molink.coordinator.upkeep.settings import NOBODY_JOINED
 from molink.stage_protocol.health import StageHealth
 
 PERIOD_S = 5.0
@@ -109,12 +110,15 @@ def progress_sentence(
     measuring_paths: int = 0,
     failure: str = "",
     shortage: str = "",
+    nobody: str = NOBODY_JOINED,
 ) -> str:
     """Why nothing serves yet, for users who get a 503: the nearest thing that is waited for.
 
     `measuring_paths` nodes still measure the paths to others; `failure` is that of the last ring,
-    `shortage` why the last plan has none.
+    `shortage` why the last plan has none; `nobody` is said where no PC has come.
     """
+    if not (rings or nodes):
+        return nobody
     if rings:
         ring = rings[0]
         if any(stage.loaded is None for stage in ring.stages):
@@ -135,10 +139,8 @@ def _waited_for(
 ) -> str:
     """What is waited for, of nodes that may serve once they are ready."""
     here = [node for node in nodes if node.is_here]
-    if nodes and not here:
-        return f"None of the {_pcs(len(nodes))} that joined before is here now."
     if not here:
-        return "No PC has joined yet: start an agent with the command that `molink up` printed."
+        return f"None of the {_pcs(len(nodes))} that joined before is here now."
     measuring = [node for node in here if node.state is NodeState.JOINING]
     if measuring:
         return f"{_pcs(len(here))} joined, {len(measuring)} of them still being measured."

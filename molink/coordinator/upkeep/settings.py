@@ -4,6 +4,12 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.upkeep.recovery_files import RecoveryFiles
 
+NOBODY_JOINED = "No PC has joined yet: start an agent with the command that `molink up` printed."
+NOBODY_HANDED = (
+    "No PC is here yet: hand some over with `molink node move` at the coordinator that this one "
+    "replaces."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
@@ -20,3 +26,5 @@ class ManagerSettings:
     """Whether a first ring that fails is the operator's to mend, who sits in front of it."""
     recoveries: RecoveryFiles = field(default_factory=RecoveryFiles)
     """Logs of rings that lose stages."""
+    nobody: str = NOBODY_JOINED
+    """Sentence for users and operator while no PC has come."""

@@ -12,6 +12,7 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.serving_ring import ServingRing
 from molink.coordinator.ring.client import RingClient
 from molink.coordinator.upkeep.ring_health import progress_sentence
+from molink.coordinator.upkeep.settings import NOBODY_HANDED
 from molink.report.drafts import DrafterReport
 from molink.stage_protocol.health import DrafterHealth
 from tests.coordinator.examples import HERE, PROFILE
@@ -52,6 +53,7 @@ def test_who_was_lost_without_a_word_has_a_reason():
 
 def test_who_is_gone_is_not_who_never_came():
     assert "No PC has joined yet" in progress_sentence([], [], min_nodes=1)
+    assert progress_sentence([], [], min_nodes=1, nobody=NOBODY_HANDED) == NOBODY_HANDED
     gone = [Node("a" * 16, presence=STOPPED), Node("b" * 16, presence=STOPPED)]
     said = progress_sentence(gone, [], min_nodes=1)
     assert said == "None of the 2 PCs that joined before is here now."

@@ -146,14 +146,14 @@ async def test_once_all_pcs_were_handed_over_newcomers_are_refused_at_once(monke
     async with world(monkeypatch, size=2) as w:
         w.join("a", "b")
         await w.until(lambda: w.serving)
-        w.service.hand_over("Ask for 'new'.")
-        assert w.service.unready_reason is None and not w.service.is_handed_over
+        w.service.handed_over = "Ask for 'new'."
+        assert w.service.unready_reason is None, "answers are given to the end"
         w.clients[0].lost.set_result(RingError("a is lost."))
-        await w.until(lambda: w.service.is_handed_over)
+        await w.until(lambda: w.service.unready_reason == w.service.handed_over)
         w.service.intake = Intake(wait_s_max=math.inf)
         with pytest.raises(RingError, match="Ask for 'new'"):
             await w.service.until_taken()
-        w.service.hand_over("")
+        w.service.handed_over = ""
         assert "Ask" not in w.service.unready_reason
 
 
