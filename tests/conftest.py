@@ -13,9 +13,11 @@ Torch computes with one thread, and none of them waits in a spin: the processors
 other tests and with the processes that a test starts.
 
 Every test draws the same random numbers each time, whichever ran before it on its worker, and
-every property the same examples; `pytest --hypothesis-profile search` looks for others.
+every property the same examples; `pytest --hypothesis-profile search` looks for others. What a
+test before has made of the logs ends with it, too.
 """
 
+import logging
 import os
 import random
 import sys
@@ -51,8 +53,11 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed what draws without a generator of its own, before the test's fixtures do."""
+    """Seed what draws without a generator of its own, before the test's fixtures do, and end the
+    handlers of logs that were left behind."""
     seed = zlib.crc32(item.nodeid.encode())
     random.seed(seed)
+    root = logging.getLogger()
+    root.handlers[:] = [one for one in root.handlers if type(one).__module__.startswith("_pytest")]
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
