@@ -56,6 +56,7 @@ class CountingService:
 
     card: ModelCard = CARD
     unready_reason: str | None = None
+    handed_over: str = ""
     overload: OverloadedError | None = None
     failing: frozenset[int] = frozenset()
     holds: bool = False
