@@ -174,7 +174,7 @@ DRAWINGS = (ARCHITECTURE,)
 
 
 def main() -> None:
-    """Write all pictures."""
+    """Write each of `DRAWINGS` into docs/images, as SVG."""
     for drawing in DRAWINGS:
         (IMAGES / f"{drawing.name}.svg").write_text(draw(drawing), encoding="utf-8")
 

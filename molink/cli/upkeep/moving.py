@@ -57,7 +57,7 @@ class Pair:
         """Whether the one beside runs."""
         return own_socket(self.after.port, self.after.folder) is not None
 
-    def said(self, sentence: str) -> UserError:
+    def error(self, sentence: str) -> UserError:
         """An error of this sentence, with the folders in it."""
         return UserError(sentence.format(here=self.here.path.parent, beside=self.after.folder))
 
@@ -75,7 +75,7 @@ def move_nodes(node: tuple[str, ...], back: bool, as_json: bool, data_dir: str |
         raise UserError("--back takes the names of PCs: molink node move shows who was moved.")
     with _pair(data_dir) as pair:
         if not pair.runs:
-            raise pair.said(ENDED)
+            raise pair.error(ENDED)
         if node:
             click.echo(_moved(pair, node, back=back))
             return
@@ -89,7 +89,7 @@ def _moved(pair: Pair, names: tuple[str, ...], *, back: bool) -> str:
     from molink.control.registry.succession import move, moved_pcs, pcs_called, set_successor
 
     if not back and not pair.runs_beside:
-        raise pair.said(AWAY)
+        raise pair.error(AWAY)
     pcs = pcs_called(pair.here, names)
     old, new = (pair.beside, pair.here) if back else (pair.here, pair.beside)
     move(old, new, pcs)

@@ -46,7 +46,7 @@ class Words:
     chat_template = None
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
-        """Times in seconds."""
+        """Text of token ids: the time of each in seconds, and blanks after it."""
         return "".join(
             f"{(one >> 8) / UNITS_PER_S} {' ' * (1024 * (one & 255))}" for one in token_ids
         )
